@@ -12,6 +12,7 @@ from dlr import progress
 from dlr.checkpoint import (
     checkpointer,
     choosing,
+    last_save,
     leaving,
     memory,
     own_slot,
@@ -87,7 +88,7 @@ class SaverHere:
 def play(monkeypatch: pytest.MonkeyPatch) -> tuple[Clock, Gate]:
     """Have it all done at once, by a clock that moves by sleeping alone."""
     clock, gate = Clock(), Gate()
-    for module in (progress, checkpointer, choosing, leaving, persistence, sharing, surroundings):
+    for module in (progress, checkpointer, choosing, last_save, leaving, persistence, sharing, surroundings):
         monkeypatch.setattr(module, "time", clock)
     for module in (memory, own_slot):
         monkeypatch.setattr(module, "ThreadPoolExecutor", gate.executor)

@@ -8,6 +8,9 @@ from dlr.checkpoint import choosing, persistence
 from tests.checkpoint import at_once, savers
 from tests.checkpoint.buckets import Bucket, served
 from tests.cli.scripted import Clock
+from tests.replicas.conftest import process_group
+
+__all__ = ["process_group"]
 
 
 @pytest.fixture(autouse=True)

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from dlr.checkpoint import sharing, storage
+from dlr.checkpoint.files import RemoteFiles
 from dlr.checkpoint.plan import Piece, divide, encode_plan, own_name
 from dlr.checkpoint.sharing import PART, PLAN, SaveError, Savers
 from tests.checkpoint.test_sharing import digests_of, plan
@@ -20,32 +21,6 @@ STEP, ATTEMPT = 7, "a"
 FOLDER = storage.try_folder(STEP, ATTEMPT)
 
 
-class Files:
-    """A shared file system in memory."""
-
-    look_seconds = (0.1, 1.0)
-
-    def __init__(self) -> None:
-        self.there: dict[str, bytes] = {}
-
-    def write(self, name: str, data: bytes) -> None:
-        self.there[name] = data
-
-    def exists(self, name: str) -> bool:
-        return name in self.there
-
-    def read(self, name: str, start: int = 0, length: int | None = None) -> bytes:
-        if name not in self.there:
-            raise FileNotFoundError(name)
-        return self.there[name][start : None if length is None else start + length]
-
-    def names(self, folder: str) -> set[str]:
-        return {name.removeprefix(f"{folder}/") for name in self.there if name.startswith(f"{folder}/")}
-
-    def remove(self, folder: str) -> None:
-        self.there = {name: data for name, data in self.there.items() if not name.startswith(folder)}
-
-
 class NotYet(Exception):
     """A saver would look again later."""
 
@@ -53,9 +28,11 @@ class NotYet(Exception):
 class Rank:
     """A rank's saver, an act at a time; one that has to wait is tried again later."""
 
-    def __init__(self, schedule: Schedule, files: Files, rank: int, pieces: list[Piece], ranks: int) -> None:
+    def __init__(
+        self, schedule: Schedule, files: RemoteFiles, rank: int, pieces: list[Piece], ranks: int
+    ) -> None:
         self.schedule, self.files, self.rank, self.pieces = schedule, files, rank, pieces
-        self.savers: Any = Savers(files, FOLDER, rank, ranks)  # type: ignore[arg-type]
+        self.savers: Any = Savers(files, FOLDER, rank, ranks)
         self.acts = [self.announce, self.share, self.write, self.complete]
         self.written: list[Piece] = []
         self.end = ""
@@ -81,7 +58,7 @@ class Rank:
     def give_up(self, reason: str) -> None:
         if not self.end:
             self.end = reason
-            storage.give_up(self.files, STEP, ATTEMPT, self.rank, reason)  # type: ignore[arg-type]
+            storage.give_up(self.files, STEP, ATTEMPT, self.rank, reason)
 
     def announce(self) -> None:
         self.savers.tell(PLAN, encode_plan(self.pieces))
@@ -116,7 +93,7 @@ def expected(plans: list[list[Piece]], own_values: bool) -> set[tuple[str, tuple
 @pytest.mark.parametrize("own_values", [False, True])
 def test_all_savers_come_to_the_same_end(monkeypatch: pytest.MonkeyPatch, own_values: bool) -> None:
     def play(seed: int) -> Iterator[str]:
-        schedule, files = Schedule(seed), Files()
+        schedule, files = Schedule(seed), RemoteFiles(f"memory://agreeing/{own_values}/{seed}")
 
         def sleep(_: float) -> None:
             raise NotYet

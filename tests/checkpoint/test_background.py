@@ -143,24 +143,20 @@ def test_a_parameter_that_changes_too_soon_tears_nothing_and_is_copied_at_once_f
     assert_whole(loaded, 2)
 
 
-def test_a_part_of_a_dtensor_that_changes_too_soon_is_found(gate: Gate, tmp_path: Path) -> None:
+def test_a_part_of_a_dtensor_that_changes_too_soon_is_found(gate: Gate, process_group: None) -> None:
     """What is done to a DTensor counts for it, and not for the tensor that it has here."""
-    dist.init_process_group("gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
-    try:
-        model = nn.Linear(4, 4)
-        fully_shard(model, mesh=init_device_mesh("cpu", (1,)))
-        made = {"model": model, "optimizer": torch.optim.SGD(model.parameters())}
-        writer = Writer(slots := slots_for(made))
-        gate.close()
-        writer.save(Mark(1, 1, 0, 1), capture(made))
-        with torch.no_grad():
-            model.weight.clamp_(0, 1)
-        gate.open()
-        writer.wait()
-        writer.close()
-        assert all(slot.mark is None for slot in slots)
-    finally:
-        dist.destroy_process_group()
+    model = nn.Linear(4, 4)
+    fully_shard(model, mesh=init_device_mesh("cpu", (1,)))
+    made = {"model": model, "optimizer": torch.optim.SGD(model.parameters())}
+    writer = Writer(slots := slots_for(made))
+    gate.close()
+    writer.save(Mark(1, 1, 0, 1), capture(made))
+    with torch.no_grad():
+        model.weight.clamp_(0, 1)
+    gate.open()
+    writer.wait()
+    writer.close()
+    assert all(slot.mark is None for slot in slots)
 
 
 def test_a_part_of_a_dtensor_that_is_not_what_its_placements_say_is_refused() -> None:

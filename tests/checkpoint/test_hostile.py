@@ -32,7 +32,6 @@ from tests.checkpoint.states import request, saved, state, steps_in
     [
         pytest.param(b"cpathlib\nPosixPath\nN}\x8c\x0b__truediv__K\x01s\x86b", id="a method of a class"),
         pytest.param(b"ctorch.serialization\n_get_layout\n}\x8c\x05cacheNsb", id="a function's attribute"),
-        pytest.param(b"cos\nsystem\n\x8c\x02id\x85R", id="a program"),
     ],
 )
 def test_no_pickle_of_a_folder_changes_or_runs_anything(program: bytes) -> None:
@@ -52,6 +51,14 @@ def written(path: Path, change: Callable[[Metadata], None] = lambda _: None) -> 
     change(metadata)
     file.write_bytes(pickle.dumps(metadata))
     return {"model": torch.nn.Linear(3, 4), "epoch": 0}
+
+
+def test_metadata_that_a_stranger_wrote_run_no_code(tmp_path: Path) -> None:
+    checkpointer = Checkpointer(tmp_path, written(tmp_path))
+    (tmp_path / "step-5" / ".metadata").write_bytes(b"cposix\nmkdir\n\x8c\x01x\x85R.")
+    with pytest.raises(StorageError, match=r"posix\.mkdir, which does not belong there"):
+        checkpointer.load()
+    checkpointer.close()
 
 
 def refused(path: Path, change: Callable[[Metadata], None], match: str) -> None:
@@ -139,9 +146,9 @@ def test_a_checkpoint_with_what_no_rank_writes_is_not_completed(
 
 @pytest.mark.parametrize("name", ["\0", "\ud800", "..", ".", "", "a/b", "x" * 256])
 def test_a_name_that_no_file_has_is_refused(tmp_path: Path, name: str) -> None:
-    data = Manifest("", 7, 1, "t", (File(name, 1, 1),)).encode()
-    with pytest.raises(StorageError, match="its manifest cannot be read"):
-        Manifest.decode(data)
+    for manifest in (Manifest("", 7, 1, "t", (File(name, 1, 1),)), Manifest("", 7, 1, name or "..", ())):
+        with pytest.raises(StorageError, match="its manifest cannot be read"):
+            Manifest.decode(manifest.encode())
 
 
 def test_links_and_steps_of_another_form_are_neither_counted_nor_removed(tmp_path: Path) -> None:

@@ -69,18 +69,6 @@ def test_the_newest_whole_checkpoint_is_written_by_who_has_it(held: dict[int, se
 
 
 @pytest.mark.real
-def test_an_agent_that_has_copies_of_the_lost_ones_writes_all_alone(tmp_path: Path) -> None:
-    save(tmp_path, 200, "default/llm")
-    here = last_save(tmp_path, 0, mark(240, 0), mark(245, 0), mark(235, 1), mark(240, 1), gone=(1,))
-    assert save_last(here) == 240, "of step 245 the lost Pod had the other part"
-    assert steps_in(tmp_path) == [240, 200]
-    assert_whole(made := state(0), 0)
-    load_stored(made, tmp_path, 240)
-    assert_whole(made, 240)
-    assert not list(tmp_path.glob("ending-*"))
-
-
-@pytest.mark.real
 def test_agents_that_are_left_write_together(tmp_path: Path) -> None:
     first = last_save(tmp_path, 1, mark(9, 1, 3), mark(8, 1, 3), mark(8, 0, 3), agents=3, gone=(0,))
     second = last_save(tmp_path, 2, mark(9, 2, 3), mark(8, 2, 3), mark(9, 1, 3), agents=3)
@@ -92,7 +80,6 @@ def test_agents_that_are_left_write_together(tmp_path: Path) -> None:
     assert not list(tmp_path.glob("ending-*"))
 
 
-@pytest.mark.real
 def test_a_part_that_nobody_has_is_told_and_nothing_is_left(tmp_path: Path) -> None:
     here = last_save(tmp_path, 0, mark(9, 0), gone=(1,))
     with pytest.raises(SaveError, match="no step of all ranks"):
@@ -103,7 +90,6 @@ def test_a_part_that_nobody_has_is_told_and_nothing_is_left(tmp_path: Path) -> N
     assert not steps_in(tmp_path) and not list(tmp_path.rglob("word-*"))
 
 
-@pytest.mark.real
 def test_what_storage_has_is_not_written_again(tmp_path: Path) -> None:
     save(tmp_path, 9, "default/llm")
     manifest = next(tmp_path.rglob("manifest.json")).stat().st_mtime_ns
@@ -118,10 +104,16 @@ def test_the_path_of_another_job_is_left_alone(tmp_path: Path) -> None:
 
 
 @pytest.mark.real
-def test_the_program_that_an_agent_starts_writes_it_or_says_why_not(tmp_path: Path) -> None:
-    whole = last_save(tmp_path, 0, mark(9, 0), mark(9, 1), gone=(1,))
-    assert carry_out(whole) == ""
-    assert steps_in(tmp_path) == [9]
-    assert "no step of all ranks" in carry_out(last_save(tmp_path, 0, mark(12, 0), gone=(1,)))
-    assert "not written within 0 s" in carry_out(last_save(tmp_path, 0, mark(12, 0, 1), seconds=0.01))
-    assert steps_in(tmp_path) == [9]
+def test_the_program_that_an_agent_starts_writes_its_copies_of_the_lost_ones_too_or_says_why_not(
+    tmp_path: Path,
+) -> None:
+    save(tmp_path, 200, "default/llm")
+    here = last_save(tmp_path, 0, mark(240, 0), mark(245, 0), mark(235, 1), mark(240, 1), gone=(1,))
+    assert carry_out(here) == ""
+    assert steps_in(tmp_path) == [240, 200], "of step 245 the lost Pod had the other part"
+    load_stored(made := state(0), tmp_path, 240)
+    assert_whole(made, 240)
+    assert not list(tmp_path.glob("ending-*"))
+    assert "no step of all ranks" in carry_out(last_save(tmp_path, 0, mark(250, 0), gone=(1,)))
+    assert "not written within 0 s" in carry_out(last_save(tmp_path, 0, mark(250, 0, 1), seconds=0.01))
+    assert steps_in(tmp_path) == [240, 200]

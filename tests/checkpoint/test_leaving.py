@@ -62,16 +62,6 @@ def test_a_step_without_a_vote_tells_that_it_has_ended(record: Record) -> None:
     assert (record[BOUNDARY], record[KEEPS_IN]) == (7, KeptIn.STORAGE)
 
 
-def test_it_leaves_after_the_agreed_step(record: Record) -> None:
-    record[ORDER] = leave_at(8, KeptIn.STORAGE)
-    assert leaving.boundary(7) is None
-    assert leaving.boundary(8) == "storage"
-    with pytest.raises(SystemExit) as ended:
-        leaving.leave()
-    gc.unfreeze()  # this process goes on
-    assert ended.value.code == EXIT_LEFT
-
-
 @pytest.mark.parametrize(("order", "answer"), [(GO_ON, None), (leave_at(5, KeptIn.MEMORY), "memory")])
 def test_it_waits_while_it_is_held_without_burning_a_core(
     record: Record, order: int, answer: str | None, monkeypatch: pytest.MonkeyPatch
@@ -88,6 +78,10 @@ def test_it_waits_while_it_is_held_without_burning_a_core(
     monkeypatch.setattr(leaving, "time", SimpleNamespace(monotonic=lambda: NOW, sleep=sleep))
     assert leaving.boundary(5) == answer
     assert sleeps == [leaving.LOOK_SECONDS] * 9
+    with pytest.raises(SystemExit) as ended:
+        leaving.leave()
+    gc.unfreeze()  # this process goes on
+    assert ended.value.code == EXIT_LEFT
 
 
 def test_it_leaves_by_no_vote_once_its_agent_has_said_no_more(record: Record) -> None:

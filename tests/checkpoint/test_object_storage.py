@@ -53,16 +53,15 @@ def test_of_two_jobs_with_one_path_the_second_is_refused(bucket: Bucket) -> None
         files.write("dlr-job.json", b"{}", exclusive=True)
 
 
-@pytest.mark.parametrize("error", [OSError(errno.EBUSY, "SlowDown"), TimeoutError(), RuntimeError("503")])
 def test_a_store_that_has_too_much_to_do_for_a_while_is_waited_for(
-    error: Exception, bucket: Bucket, monkeypatch: pytest.MonkeyPatch
+    bucket: Bucket, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     save(bucket.url, 1)
     monkeypatch.setattr(choosing, "_LOOK_SECONDS", 0.01)
     files = files_at(bucket.url)
     assert isinstance(files, RemoteFiles)
     for name in ("ls", "info"):
-        refusals, call = [error] * 2, getattr(files._fs, name)
+        refusals, call = [OSError(errno.EBUSY, "SlowDown"), RuntimeError("503")], getattr(files._fs, name)
 
         def answer(*args: Any, refusals: list[Exception] = refusals, call: Any = call, **options: Any) -> Any:
             if refusals:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from crds import names
 from dlr.checkpoint import Checkpointer, storage
 from dlr.checkpoint.files import files_at
 from dlr.checkpoint.surroundings import look_around
+from dlr.replicas import join
 
 
 @dataclass
@@ -76,3 +78,21 @@ def test_what_two_groups_write_after_a_failure_has_names_of_its_own(monkeypatch:
         assert here.job == "default/llm"
         attempts |= {here.attempt, here.after_failure}
     assert len(attempts) == 4
+
+
+@pytest.mark.parametrize("number", [lambda step: step, lambda step: step + 1], ids=["as it is", "step + 1"])
+def test_a_checkpoint_of_the_groups_has_the_number_of_steps_that_are_in_it(
+    tmp_path: Path, number: Callable[[int], int]
+) -> None:
+    model = torch.nn.Linear(2, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    ckpt = Checkpointer(tmp_path, {"model": model}, persist_every=3)
+    replicas = join(model, optimizer, checkpoint=ckpt)
+    for step in replicas.steps(3):
+        model(torch.ones(1, 2)).sum().backward()
+        optimizer.step()
+        assert not ckpt.step(number(step))
+    assert replicas.applied == 3
+    replicas.close()
+    ckpt.close()
+    assert list(storage.steps_in(files_at(tmp_path))) == [3]

@@ -5,8 +5,8 @@ from __future__ import annotations
 import errno
 import gc
 import json
+import math
 import os
-import pickle
 import signal
 import stat
 import threading
@@ -41,9 +41,11 @@ from dlr.checkpoint.saver import SaveError, persist
 from dlr.checkpoint.state import capture, restore
 from dlr.checkpoint.storage import StorageError
 from dlr.checkpoint.surroundings import SaveTroubles, Surroundings, look_around
-from tests.agent.patience import wait_for
 from tests.checkpoint import savers
+from tests.checkpoint.at_once import Gate
 from tests.checkpoint.states import assert_whole, request, save, saved, state, steps_in, tell, write
+from tests.checkpoint.test_trouble import Coming
+from tests.cli.scripted import Clock
 
 
 def here(job: str = "") -> Surroundings:
@@ -125,18 +127,6 @@ def test_a_run_is_continued_under_another_name_and_the_first_job_saves_there_no_
         as_job("one").load()
 
 
-def test_storage_that_is_away_fails_a_save_and_takes_the_next(tmp_path: Path) -> None:
-    path = tmp_path / "mount" / "run"
-    (tmp_path / "mount").write_text("not there")
-    with pytest.raises(NotADirectoryError):
-        save(path, 1)
-    with pytest.raises(StorageError, match="cannot be listed"):
-        choose(files_at(path), here())
-    (tmp_path / "mount").unlink()
-    save(path, 2)
-    assert (manifest := choose(files_at(path), here())) is not None and manifest.step == 2
-
-
 def test_as_many_stay_as_are_to_be_kept_and_nothing_of_what_was_never_complete(tmp_path: Path) -> None:
     (tmp_path / "step-1" / "try-other").mkdir(parents=True)
     (tmp_path / "step-1" / "..metadata.0a1b2c3d").touch()  # whoever wrote it was killed
@@ -185,31 +175,30 @@ def after_failure(folder: Path, slot: Slot, mark: Mark) -> Persistence:
     return Persistence(files_at(folder), here, None, SaveTroubles())
 
 
-@pytest.mark.real
-def test_what_training_goes_on_from_after_a_failure_is_written_to_storage_too(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_what_training_goes_on_from_after_a_failure_is_written_to_storage_too_after_a_while(
+    tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(persistence_module, "AFTER_FAILURE_SECONDS", 0.0)
     mark = Mark(1, 6, 0, 1)
     saving = after_failure(tmp_path, saved(state(6), mark), mark)
+    monkeypatch.setattr(saving, "_ended", Coming(clock, math.inf))
     saving.persist_resumed()
-    wait_for((tmp_path / "step-6" / ".metadata").exists)
+    assert clock.now >= persistence_module.AFTER_FAILURE_SECONDS
     assert storage.read_manifest(files_at(tmp_path), 6).attempt == f"{AFTER_FAILURE}2"
     saving.close()
 
 
-@pytest.mark.real
 def test_no_process_writes_into_a_slot_that_is_written_to_storage_after_a_failure_until_that_has_ended(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, gate: Gate
 ) -> None:
-    monkeypatch.setattr(persistence_module, "AFTER_FAILURE_SECONDS", 600.0)
     slot, mark = Slot.create("dlr-slot", 1 << 20), Mark(1, 6, 0, 1)
     of_process = Slot.open(slot.path)
     saving = after_failure(tmp_path, slot, mark)
+    gate.close()
     saving.persist_resumed()
     assert not of_process.lock(shared=False)
     saving.close()
-    wait_for(lambda: of_process.lock(shared=False))
+    gate.open()
+    assert of_process.lock(shared=False)
 
 
 def test_what_an_earlier_start_of_the_same_name_left_is_not_taken_for_a_part_of_a_new_checkpoint(
@@ -411,26 +400,3 @@ def test_a_newer_checkpoint_whose_files_hang_holds_up_no_resume_from_memory(
     assert next(waits) == "too much"
     assert "step-9: it cannot be read: storage has not answered for 10 s; training goes on" in caplog.text
     assert "step-5" not in caplog.text
-
-
-class RunsCode:
-    """A pickle that runs code where it is read."""
-
-    def __init__(self, proof: Path) -> None:
-        self.proof = proof
-
-    def __reduce__(self) -> tuple[object, ...]:
-        return os.mkdir, (str(self.proof),)
-
-
-def test_metadata_that_somebody_else_wrote_run_no_code(tmp_path: Path) -> None:
-    save(tmp_path, 5)
-    files, proof = files_at(tmp_path), tmp_path / "proof"
-    manifest = storage.read_manifest(files, 5)
-    data = tuple(file for file in manifest.files if file.name != storage.METADATA)
-    storage.publish(files, replace(manifest, files=data), pickle.dumps(RunsCode(proof)))
-    checkpointer = Checkpointer(tmp_path, state(0))
-    with pytest.raises(StorageError, match=r"posix\.mkdir, which does not belong there"):
-        checkpointer.load()
-    checkpointer.close()
-    assert not proof.exists()

@@ -25,20 +25,13 @@ from tests.checkpoint.worlds import assert_undisturbed, lines, run
 TORCH_ALONE = Path(torch_alone.__file__)
 
 
-@pytest.fixture(params=["a file system", "object storage"])
-def path(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    if request.param == "a file system":
-        return str(tmp_path / "run")
-    bucket: Bucket = request.getfixturevalue("bucket")
-    return bucket.url
-
-
 def alone(*arguments: str) -> None:
     subprocess.run([sys.executable, TORCH_ALONE, *arguments], check=True, cwd="/")
 
 
 @pytest.mark.real
-def test_torch_alone_reads_what_was_saved(path: str, tmp_path: Path) -> None:
+def test_torch_alone_reads_what_was_saved(tmp_path: Path) -> None:
+    path = tmp_path / "run"
     slot = saved(state(6), mark := Mark(1, 6, 0, 1))
     persist(request(slot, mark, path), lambda: None)
     alone("load", f"{path}/step-6", str(tmp_path / "found"))

@@ -258,27 +258,15 @@ def _whole_pickle(program: bytes) -> bytes:
 _OURS = "dlr.checkpoint.values"
 _GLOBALS = [
     ("os", "system"),
-    ("posix", "system"),
     ("builtins", "eval"),
-    ("builtins", "exec"),
     ("builtins", "getattr"),
-    ("builtins", "__import__"),
     ("builtins", "bytearray"),
-    ("builtins", "bytes"),
-    ("builtins", "list"),
     ("builtins", "type"),
     ("functools", "partial"),
-    ("operator", "attrgetter"),
-    ("copyreg", "_reconstructor"),
     ("pickle", "loads"),
     ("numpy._core.multiarray", "_reconstruct"),
     ("torch._utils", "_rebuild_tensor_v2"),
-    ("torch.storage", "_load_from_bytes"),
-    ("torch", "load"),
-    ("torch", "Tensor"),
     ("torch", "Size"),
-    ("torch", "device"),
-    ("torch", "float32"),
     ("torch.serialization", "_get_layout"),
     ("collections", "OrderedDict"),
     ("collections", "Counter"),
@@ -286,7 +274,6 @@ _GLOBALS = [
     ("collections", "defaultdict"),
     ("pathlib", "PosixPath"),
     ("decimal", "Decimal"),
-    ("datetime", "datetime"),
     (__name__, "canary"),
     (__name__, "Canary"),
     (_OURS, "TensorReference"),
@@ -388,13 +375,14 @@ def test_no_pickle_changes_what_it_names_or_takes_memory_for_what_is_not_there(
 # --- In a training --------------------------------------------------------------------------------------
 
 
-def a_slot_of(values: bytes, rng: bytes = b"") -> Slot:
-    """A slot as a stranger makes it: sums and all."""
-    header = lay_out([TensorPart(name, "uint8", (16384,), 16384) for name in (VALUES, RNG)])
-    slot = Slot.create("stranger", header.slot_bytes)
-    for entry, data in zip(header.entries, (values, rng), strict=True):
-        slot.bytes(entry.offset, entry.offset + len(data))[:] = data
-    slot.commit(Mark(1, 7, 0, 1), header)
+def slot_with_pickle(name: str, data: bytes | None = None, **rng: Any) -> Slot:
+    """A slot as a stranger makes it, sums and all: with another pickle, or other random numbers in it."""
+    slot = saved(state(7), Mark(1, 7, 0, 1))
+    entry = next(entry for entry in slot.header().entries if entry.name == name)
+    if data is None:
+        data = write_values({**load_values(slot.data(entry), TensorReference), **rng}, {})
+    slot.bytes(entry.offset, entry.offset + len(data))[:] = data
+    slot.commit(Mark(1, 7, 0, 1), slot.header())
     slot.sum_up()
     return slot
 
@@ -415,21 +403,12 @@ def resumed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callabl
         checkpointer.close()
 
 
-@pytest.mark.parametrize("of_values", [True, False], ids=["values", "random numbers"])
+@pytest.mark.parametrize("name", [VALUES, RNG])
 def test_a_slot_with_a_strangers_pickle_is_refused_with_a_sentence_and_runs_nothing(
-    of_values: bool, resumed: Callable[[Slot], Checkpointer], tmp_path: Path
+    name: str, resumed: Callable[[Slot], Checkpointer], tmp_path: Path
 ) -> None:
     evil = pickle.dumps(Evil(os.system, f"touch {tmp_path}/ran"))
-    good = capture(state(0)).pickles
-    if of_values:
-        slot = a_slot_of(evil, good[RNG])
-    else:
-        slot = saved(state(7), Mark(1, 7, 0, 1))
-        entry = next(entry for entry in slot.header().entries if entry.name == RNG)
-        slot.bytes(entry.offset, entry.offset + len(evil))[:] = evil
-        slot.commit(Mark(1, 7, 0, 1), slot.header())
-        slot.sum_up()
-    checkpointer = resumed(slot)
+    checkpointer = resumed(slot_with_pickle(name, evil))
     with pytest.raises(
         MismatchError, match=r"^the checkpoint step 7 in memory is refused: \S+\.system may not be in a"
     ):
@@ -450,14 +429,8 @@ def test_a_slot_with_a_strangers_pickle_is_refused_with_a_sentence_and_runs_noth
 def test_a_slot_whose_random_numbers_are_garbage_is_damaged(
     change: dict[str, Any], resumed: Callable[[Slot], Checkpointer]
 ) -> None:
-    slot = saved(state(7), Mark(1, 7, 0, 1))
-    entry = next(entry for entry in slot.header().entries if entry.name == RNG)
-    rng = write_values({**load_values(slot.data(entry), TensorReference), **change}, {})
-    slot.bytes(entry.offset, entry.offset + len(rng))[:] = rng
-    slot.commit(Mark(1, 7, 0, 1), slot.header())
-    slot.sum_up()
     with pytest.raises(DamagedCheckpointError, match="the random numbers cannot be set: "):
-        resumed(slot).load()
+        resumed(slot_with_pickle(RNG, **change)).load()
 
 
 # --- Headers that do not fit ----------------------------------------------------------------------------
@@ -488,10 +461,6 @@ def slot_with(change: Callable[[list[TensorPart]], list[TensorPart]]) -> Slot:
         (
             TensorPart("model.weight", "float32", (1, 2), 8, (2, 2), (1, 0)),
             r"has \[2, 2\] of model\.weight here, and \[1, 2\]",
-        ),
-        (
-            TensorPart("model.weight", "float32", (1, 1), 4, (2, 2), (0, 0)),
-            r"has \[2, 2\] of model\.weight here, and \[1, 1\]",
         ),
         (TensorPart("model.other", "float32", (2, 2), 16), r"only the model has model\.weight"),
     ],

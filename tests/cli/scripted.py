@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 import errno
 import io
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 from urllib.parse import parse_qs, urlsplit
@@ -22,6 +23,7 @@ GROUP_PATH = "/apis/elastic.iml.github.io/v1alpha1/namespaces"
 JOBS, WORKERS = f"{GROUP_PATH}/default/elasticjobs", f"{GROUP_PATH}/default/elasticworkers"
 PODS, EVENTS = "/api/v1/namespaces/default/pods", "/api/v1/namespaces/default/events"
 CREATED = "2026-01-01T00:00:00Z"
+TEMPLATE = {"spec": {"containers": [{"name": "main", "image": "digits"}]}}
 
 
 @dataclass(frozen=True)
@@ -117,6 +119,16 @@ def listing(*items: JSON) -> JSON:
     return {"kind": "List", "metadata": {"resourceVersion": "1"}, "items": list(items)}
 
 
+def show(server: Script, made: JSON | list[JSON], workers: Sequence[JSON] = (), *events: JSON) -> None:
+    """Have a server with the job digits, or what it is at each look, its workers and its events."""
+    server.answers |= {
+        f"GET {JOBS}/digits": made,
+        f"GET {WORKERS}": listing(*workers),
+        f"GET {GROUP_PATH}/default/nodechecks": listing(),
+        f"GET {EVENTS}": listing(*events),
+    }
+
+
 def job(name: str = "digits", namespace: str = "default", *, workers: int = 2, **status: Any) -> JSON:
     return {
         "apiVersion": "elastic.iml.github.io/v1alpha1",
@@ -128,7 +140,7 @@ def job(name: str = "digits", namespace: str = "default", *, workers: int = 2, *
             "resourceVersion": "1",
             "creationTimestamp": CREATED,
         },
-        "spec": {"replicaSpecs": {"worker": {"replicas": workers}}},
+        "spec": {"replicaSpecs": {"worker": {"replicas": workers, "template": copy.deepcopy(TEMPLATE)}}},
         "status": status,
     }
 

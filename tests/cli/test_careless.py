@@ -27,14 +27,11 @@ FILES = {
 
 CARELESS = [
     ("jab", "No such command 'jab'. Did you mean 'job'?"),
-    ("job lst", "No such command 'lst'. Did you mean 'list'?"),
     ("--versoin", "No such option: --versoin"),
     ("up --nodes", "'--nodes' requires an argument"),
     ("up --nodes 0", "'--nodes'"),
     ("up --cpus-per-node abc", "'abc' is not a quantity as Kubernetes writes them"),
-    ("up --cpus-per-node nan", "'nan' is not a quantity"),
     ("up --memory-per-node 8GB", "'8GB' is not a quantity"),
-    ("up --memory-per-node 0", "'0' is not a quantity"),
     ("up --home=", "'--home': it is empty"),
     ("up --home a_file", "a_file cannot be used for the cluster: "),
     ("up --home used", "used has other things in it; name another"),
@@ -46,7 +43,6 @@ CARELESS = [
     ("job status", "Missing argument"),
     ("job status ä", "'ä' is not a valid name in Kubernetes"),
     ("job status team/digits", "a namespace goes after -n"),
-    ("job status ../../nodes", "is not a valid name in Kubernetes"),
     ("job status Digits", "'Digits' is not a valid name in Kubernetes"),
     ("job status digits", "No API server answers at "),
     ("job list --namespace=", "'' is no name for a namespace"),

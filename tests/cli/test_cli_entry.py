@@ -14,6 +14,7 @@ import yaml
 
 import deploy
 from crds import names
+from dlr.commands import cluster
 from dlr.commands.application import Commands
 from dlr.commands.job.commands import JobCommands
 from dlr.commands.lazy import LazyGroup
@@ -130,7 +131,6 @@ def test_lists_of_commands_have_their_own_first_lines(group: type[LazyGroup]) ->
         ("dlr.commands.install.command", {"jsonpatch", "dlr.commands.install.installer"}),
         ("dlr.commands.application", {"yaml", "ssl", "dlr.commands.job.status", "crds.elasticjob"}),
         ("dlr.commands.job.lists", {"aiohttp", "kubernetes", "controller.client", "pydantic"}),
-        ("dlr.commands.job.status", {"aiohttp", "kubernetes", "controller.client"}),
     ],
 )
 def test_a_command_imports_what_it_needs_alone(module: str, heavy: set[str]) -> None:
@@ -151,8 +151,6 @@ def test_version(dlr: Dlr) -> None:
     ("line", "says"),
     [
         ("--help > /dev/full", "dlr: No space left on device.\n"),
-        ("manifests > /dev/full", "dlr: No space left on device.\n"),
-        ("--help | true", ""),
         ("manifests | head -1", ""),
         ("--help >&-", ""),
     ],
@@ -163,12 +161,12 @@ def test_output_that_nobody_takes_is_no_traceback(line: str, says: str) -> None:
     assert done.stderr == says
 
 
-@pytest.mark.real
 def test_the_default_namespace_of_a_new_embedded_cluster_may_cordon(
     dlr: Dlr, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is the user's own machine. Later on, the namespace's labels are the user's too."""
     given: list[list[dict[str, Any]]] = []
+    monkeypatch.setattr(cluster, "controller_command", lambda _: ["dlr", "controller"])
     monkeypatch.setattr(supervisor, "up", lambda _, **options: given.append(options["manifests"]))
     home = tmp_path / "home"
     dlr("up", "--home", str(home))

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tests.cli.scripted import GROUP_PATH, Dlr, Script, job, listing, worker
-
-JOB = f"GET {GROUP_PATH}/default/elasticjobs/digits"
-WORKERS = f"GET {GROUP_PATH}/default/elasticworkers"
+from tests.cli.scripted import Dlr, Script, job, show, worker
 
 
 def host(index: int, state: str = "Ready") -> dict[str, Any]:
@@ -17,7 +14,7 @@ def host(index: int, state: str = "Ready") -> dict[str, Any]:
 
 
 def test_prints_what_can_be_used_now(server: Script, dlr: Dlr) -> None:
-    server.answers |= {JOB: job(phase="Running"), WORKERS: listing(host(1), host(0), host(2, "Failed"))}
+    show(server, job(phase="Running"), [host(1), host(0), host(2, "Failed")])
     done = dlr("hosts", "digits", "--slots", "2")
     assert (done.exit_code, done.out, done.err) == (0, "10.0.0.0:2\n10.0.0.1:2\n", "")
 
@@ -25,7 +22,7 @@ def test_prints_what_can_be_used_now(server: Script, dlr: Dlr) -> None:
 def test_of_a_job_with_replica_groups_names_one(server: Script, dlr: Dlr) -> None:
     grouped = job(phase="Running")
     grouped["spec"]["elasticPolicy"] = {"replicaGroups": {"workers": 2, "min": 1}}
-    server.answers |= {JOB: grouped, WORKERS: listing()}
+    show(server, grouped)
     done = dlr("hosts", "digits")
     assert (done.exit_code, done.out) == (2, "")
     assert done.err.endswith("name one, such as: dlr hosts digits-group-0 -n default.\n")

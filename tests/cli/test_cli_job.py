@@ -32,6 +32,7 @@ from tests.cli.scripted import (
     listing,
     pod,
     refusal,
+    show,
     worker,
 )
 
@@ -49,10 +50,8 @@ NO_JOB = refusal(404, "NotFound", 'elasticjobs "digits" not found', name="digits
 
 def script_job(server: Script, **status_fields: Any) -> None:
     running = {"phase": "Running", "rendezvous": WORLD} | status_fields
+    show(server, job(**running), [worker(2), worker(1), worker(0, podName=None, phase="Pending")])
     server.answers |= {
-        f"GET {JOBS}/digits": job(**running),
-        f"GET {WORKERS}": listing(worker(2), worker(1), worker(0, podName=None, phase="Pending")),
-        f"GET {EVENTS}": listing(),
         f"GET {PODS}/digits-worker-1-1": pod("digits-worker-1-1"),
         f"GET {PODS}/digits-worker-2-1": pod("digits-worker-2-1"),
         f"GET {PODS}/digits-worker-1-1/log": "2026-01-01T00:00:01.5Z one\n2026-01-01T00:00:02Z two\n",
@@ -298,21 +297,15 @@ class TestLogs:
         shown = dlr("job", "logs", "digits", "--rank", "0").out
         assert shown == "\x1b[1;31mred\x1b[0m\t9%\r10%  ]0;owned  [2J 2J é\n"
 
-    def test_of_one_rank_are_bare_lines(self, server: Script, dlr: Dlr) -> None:
-        script_job(server)
-        done = dlr("job", "logs", "digits", "--rank", "0", "--tail", "5")
-        assert done.out == "one\ntwo\n"
-        assert server.requests[-1].query == {"container": "main", "timestamps": "true", "tailLines": "5"}
-
-    def test_are_those_of_the_container_that_trains_behind_a_webhooks_sidecar(
+    def test_of_one_rank_are_bare_lines_of_the_container_that_trains_behind_a_webhooks_sidecar(
         self, server: Script, dlr: Dlr
     ) -> None:
         script_job(server)
         injected = pod("digits-worker-1-1", "Running", "proxy", "trainer", "main")
         injected["spec"]["containers"][1]["env"] = [{"name": "DLR_JOB_KEY"}]
         server.answers[f"GET {PODS}/digits-worker-1-1"] = injected
-        assert dlr("job", "logs", "digits", "--rank", "0").out == "one\ntwo\n"
-        assert server.requests[-1].query["container"] == "trainer"
+        assert dlr("job", "logs", "digits", "--rank", "0", "--tail", "5").out == "one\ntwo\n"
+        assert server.requests[-1].query == {"container": "trainer", "timestamps": "true", "tailLines": "5"}
 
     def test_of_all_carry_the_worker_and_name_those_without_a_pod(self, server: Script, dlr: Dlr) -> None:
         script_job(server)
@@ -550,14 +543,13 @@ def node(ready: str) -> dict[str, Any]:
 
 
 class TestScale:
-    def test_asks_through_the_scale_subresource(self, server: Script, dlr: Dlr) -> None:
+    def test_asks_through_the_scale_subresource_for_a_count_that_is_not_wanted_already(
+        self, server: Script, dlr: Dlr
+    ) -> None:
         server.answers |= {f"GET {JOBS}/digits": job(), f"PATCH {JOBS}/digits/scale": {"kind": "Scale"}}
         done = dlr("job", "scale", "digits", "--replicas", "4")
         assert (done.exit_code, done.out) == (0, "elasticjob default/digits scaled from 2 to 4 workers\n")
         assert server.requests[-1].body == {"spec": {"replicas": 4}}
-
-    def test_count_that_is_wanted_already_is_left_alone(self, server: Script, dlr: Dlr) -> None:
-        server.answers[f"GET {JOBS}/digits"] = job()
         done = dlr("job", "scale", "digits", "--replicas", "2")
         assert (done.exit_code, done.out) == (0, "elasticjob default/digits wants 2 workers already\n")
 
@@ -587,8 +579,6 @@ class TestSuspension:
         done = dlr("job", "resume", "digits")
         assert done.out == "elasticjob default/digits resumed: its Pods are being made\n"
         assert server.requests[-1].body == {"spec": {"suspend": False}}
-
-    def test_a_job_that_runs_is_not_resumed(self, server: Script, dlr: Dlr) -> None:
         server.answers[f"GET {JOBS}/digits"] = job(phase="Running")
         done = dlr("job", "resume", "digits")
         assert (done.exit_code, done.out) == (0, "elasticjob default/digits is not suspended\n")

@@ -175,22 +175,25 @@ class TestWait:
     ) -> None:
         waits = condition("Running", "False", "node-1 is being checked by nightly")
         at_work = node_check(phase="Running", round=0, **MEMBERS)
+        in_round = node_check(phase="Running", round=1, groups=[{}], **MEMBERS)
         script(
             server,
             node_check(),
             *[node_check(phase="Pending", conditions=[waits])] * 3,
             *[at_work] * 3,
+            *[in_round] * 3,
             finished("Healthy", "Healthy"),
         )
         done = dlr("node-check", "--all")
         assert done.exit_code == 0
         lines = done.out.splitlines()
-        assert [line[10:] for line in lines[:3]] == [
+        assert [line[10:] for line in lines[:4]] == [
             "Pending: node-1 is being checked by nightly",
             "Running: local tests of 2 nodes",
+            "round 1 begins: 1 group",
             "round 1: 1 of 1 groups passed, the slowest with 11 GB/s",
         ]
-        assert lines[3:] == [
+        assert lines[4:] == [
             "Healthy: 2 of 2 nodes are healthy",
             "default/node-check-abcde: Succeeded after 31s, 1 round",
             "",
@@ -198,15 +201,6 @@ class TestWait:
             "node-0  Healthy  bf16 612 TFLOP/s  11 GB/s",
             "node-1  Healthy  bf16 612 TFLOP/s  11 GB/s",
         ]
-
-    def test_a_job_s_workers_are_found_by_the_job(self, server: Script, dlr: Dlr) -> None:
-        spec = {"jobName": "digits", "cordon": True}
-        running = node_check(spec=spec, phase="Running", round=0, **MEMBERS)
-        script(server, running, finished("Healthy"))
-        dlr("node-check", "--job", "digits")
-        queries = [request.query["labelSelector"] for request in server.requests if request.path == WORKERS]
-        job = "elastic.iml.github.io/job-name=digits"
-        assert queries == [f"{job},elastic.iml.github.io/replica-type=worker"]
 
     def test_faulty_nodes_links_and_racks_are_shown(self, server: Script, dlr: Dlr) -> None:
         link = {"a": "node-2", "b": "node-3", "symptom": "failed", "message": "each passed with others"}

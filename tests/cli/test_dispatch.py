@@ -44,11 +44,30 @@ def test_a_pipe_that_breaks_elsewhere_is_no_reader_who_has_seen_enough(
     assert "BrokenPipeError" in capsys.readouterr().err
 
 
-def test_a_full_disk_is_no_verdict_of_a_node_check(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(
+    ("error", "code", "says"),
+    [
+        (
+            OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "/x"),
+            dispatch.LIMITED,
+            "/x: No space left on device.",
+        ),
+        (
+            Interrupted("the check goes on: see it with kubectl"),
+            130,
+            "the check goes on: see it with kubectl",
+        ),
+    ],
+)
+def test_a_full_disk_is_no_verdict_of_a_node_check_and_an_interrupt_says_what_goes_on(
+    error: Exception,
+    code: int,
+    says: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    assert ended_by(OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "/x"), monkeypatch) == dispatch.LIMITED
-    assert capsys.readouterr().err == "dlr: /x: No space left on device.\n"
+    assert ended_by(error, monkeypatch) == code
+    assert capsys.readouterr().err == f"dlr: {says}\n"
 
 
 @pytest.mark.real
@@ -57,10 +76,3 @@ def test_a_shell_that_has_interrupts_ignored_is_obeyed() -> None:
         [sys.executable, "-c", IGNORES_INTERRUPTS], capture_output=True, text=True, timeout=300
     )
     assert done.stdout.endswith("still ignored\n"), done.stderr
-
-
-def test_what_a_command_says_to_an_interrupt_is_printed(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert ended_by(Interrupted("the check goes on: see it with kubectl"), monkeypatch) == 130
-    assert capsys.readouterr().err == "dlr: the check goes on: see it with kubectl\n"

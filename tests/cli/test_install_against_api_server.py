@@ -89,7 +89,16 @@ def live(server: Server) -> list[JSON]:
     return found
 
 
-def test_install_again_and_again_and_with_kubectl_in_between(server: Server, dlr: Dlr) -> None:
+def test_install_again_and_again_and_with_kubectl_in_between_and_a_dry_run_before_each(
+    server: Server, dlr: Dlr
+) -> None:
+    dry = dlr("install", "--dry-run")
+    assert dry.exit_code == 0, dry.err
+    crd = "customresourcedefinition.apiextensions.k8s.io/elasticjobs.elastic.iml.github.io"
+    assert f"{crd} created (dry run)" in dry.out
+    assert "deployment.apps/dlr-controller created, untried" in dry.out
+    assert not server.call("GET", "/api/v1/namespaces/dlr-system", token=server.admin).ok
+    assert not server.call("GET", GROUP, token=server.admin).ok
     assert outcomes(dlr("install", "--no-wait")) == {"created"}
     first = live(server)
     for document, found in zip(deploy.documents(), first, strict=True):
@@ -99,6 +108,9 @@ def test_install_again_and_again_and_with_kubectl_in_between(server: Server, dlr
                 k: document[k] for k in content if k in document
             }
     assert outcomes(dlr("install", "--no-wait")) == {"unchanged"}
+    dry = dlr("install", "--dry-run", "--image", "x:2")
+    assert "deployment.apps/dlr-controller configured (dry run)" in dry.out
+    assert live(server) == first
 
     how = ("--server-side", "--force-conflicts", "--field-manager=dlr")
     by_kubectl = kubectl("apply", *how, "-f", "-", text=dlr("manifests").out)
@@ -129,60 +141,26 @@ def test_an_upgrade_changes_what_changed_and_keeps_what_others_set(server: Serve
     assert found["spec"]["revisionHistoryLimit"] == 3
 
 
-def test_dry_run_stores_nothing(server: Server, dlr: Dlr) -> None:
-    done = dlr("install", "--dry-run")
-    assert done.exit_code == 0, done.err
-    assert (
-        "customresourcedefinition.apiextensions.k8s.io/elasticjobs.elastic.iml.github.io created (dry run)"
-        in (done.out)
-    )
-    assert "deployment.apps/dlr-controller created, untried" in done.out
-    assert not server.call("GET", "/api/v1/namespaces/dlr-system", token=server.admin).ok
-    assert not server.call("GET", GROUP, token=server.admin).ok
-
-    dlr("install", "--no-wait")
-    before = live(server)
-    assert (
-        "deployment.apps/dlr-controller configured (dry run)"
-        in dlr("install", "--dry-run", "--image", "x:2").out
-    )
-    assert live(server) == before
-
-
-class Rollout:
-    """What the Deployment's controller and the elected Pod would write, step by step."""
-
-    def __init__(self, server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
-        self._server = server
-        monkeypatch.setattr(api, "EMBEDDED_VERSION", "+another")
-
-    def ready(self, count: int) -> None:
-        generation = self._server.as_admin("GET", DEPLOYMENT)["metadata"]["generation"]
+def roll_out(server: Server) -> None:
+    """Write, step by step, what the Deployment's controller and the elected Pod would."""
+    generation = server.as_admin("GET", DEPLOYMENT)["metadata"]["generation"]
+    for ready in (1, 2):
         status = {"observedGeneration": generation, "replicas": 2, "updatedReplicas": 2}
-        status |= {"availableReplicas": count, "readyReplicas": count}
-        self._server.as_admin("PATCH", f"{DEPLOYMENT}/status", {"status": status})
-
-    def lead(self) -> None:
-        renewed = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
-        spec = {"holderIdentity": "dlr-controller-x_uid", "renewTime": renewed, "leaseDurationSeconds": 3600}
-        path = "/apis/coordination.k8s.io/v1/namespaces/dlr-system/leases"
-        self._server.as_admin("POST", path, {"metadata": {"name": "dlr-controller"}, "spec": spec})
-
-
-@pytest.fixture
-def rollout(server: Server, monkeypatch: pytest.MonkeyPatch) -> Rollout:
-    return Rollout(server, monkeypatch)
-
-
-def test_install_waits_until_the_controller_leads(dlr: Dlr, rollout: Rollout) -> None:
-    def roll_out() -> None:
-        rollout.ready(1)
+        status |= {"availableReplicas": ready, "readyReplicas": ready}
+        server.as_admin("PATCH", f"{DEPLOYMENT}/status", {"status": status})
         time.sleep(0.2)  # only so that the state in between is likely to be seen
-        rollout.ready(2)
-        rollout.lead()
+    renewed = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+    spec = {"holderIdentity": "dlr-controller-x_uid", "renewTime": renewed, "leaseDurationSeconds": 3600}
+    path = "/apis/coordination.k8s.io/v1/namespaces/dlr-system/leases"
+    server.as_admin("POST", path, {"metadata": {"name": "dlr-controller"}, "spec": spec})
 
+
+def test_install_waits_until_the_controller_leads(
+    server: Server, dlr: Dlr, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(api, "EMBEDDED_VERSION", "+another")
     assert dlr("install", "--no-wait").exit_code == 0
-    other = threading.Thread(target=roll_out)
+    other = threading.Thread(target=roll_out, args=(server,))
     other.start()
     done = dlr("install")
     other.join()
@@ -236,7 +214,9 @@ def test_a_namespace_that_was_there_before_keeps_its_labels_and_stays(server: Se
     assert server.as_admin("GET", "/api/v1/namespaces/dlr-system")["status"]["phase"] == "Active"
 
 
-def test_a_second_controller_for_the_same_jobs_is_refused(server: Server, dlr: Dlr) -> None:
+def test_two_controllers_for_the_same_jobs_are_refused_and_what_two_for_others_share_goes_with_the_last(
+    server: Server, dlr: Dlr
+) -> None:
     dlr("install", "--no-wait")
     done = dlr("install", "--namespace", "elsewhere")
     assert done.exit_code == 1
@@ -245,9 +225,7 @@ def test_a_second_controller_for_the_same_jobs_is_refused(server: Server, dlr: D
     assert "take it away first with `dlr uninstall --namespace dlr-system`" in done.err
     done = dlr("install", "--jobs-namespace", "nowhere")
     assert done.err == "dlr: There is no namespace nowhere; make it first: kubectl create namespace nowhere\n"
-
-
-def test_what_two_installations_share_goes_with_the_last(server: Server, dlr: Dlr) -> None:
+    assert dlr("uninstall").exit_code == 0
     server.as_admin("POST", "/api/v1/namespaces", {"metadata": {"name": "team-b"}})
     first = ("--jobs-namespace", "default")
     second = ("--jobs-namespace", "team-b", "--namespace", "dlr-team-b")

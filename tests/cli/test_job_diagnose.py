@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 import pytest
 
@@ -14,26 +15,13 @@ from dlr.job.evidence import sections
 from dlr.job.failures import find_culprit, heading, job_failure_line
 from dlr.job.findings import JobFinding
 from dlr.job.verdict import verdict
-from tests.cli.scripted import GROUP_PATH, JSON, Dlr, Script, job, listing, node_check, refusal, worker
-from tests.cli.troubled import NOW, at, troubled_events, troubled_job, troubled_workers
+from tests.cli.scripted import JSON, Dlr, Script, job, node_check, refusal, show, worker
+from tests.cli.troubled import NOW, at, troubled_case, troubled_events, troubled_job, troubled_workers
 
 NODE = {"metadata": {"name": "node-1"}, "status": {"conditions": [{"type": "Ready", "status": "True"}]}}
 
 
-def case(
-    made: JSON | None = None,
-    workers: list[JSON] | None = None,
-    checks: list[JSON] | None = None,
-    nodes: list[JSON] | None = None,
-) -> Case:
-    return Case(
-        made or troubled_job(),
-        troubled_workers() if workers is None else workers,
-        troubled_events(),
-        NOW,
-        checks or [],
-        [NODE] if nodes is None else nodes,
-    )
+case = partial(troubled_case, nodes=[NODE])
 
 
 def warning(kind: str, message: str, reason: str | None = None) -> JSON:
@@ -232,18 +220,8 @@ def test_a_check_that_finds_many_nodes_is_a_verdict_and_one_screen(count: int) -
     assert any("dlr job diagnose digits -n default | less" in line for line in screen)
 
 
-def script(server: Script, made: JSON, workers: list[JSON]) -> None:
-    within = f"{GROUP_PATH}/default"
-    server.answers |= {
-        f"GET {within}/elasticjobs/digits": made,
-        f"GET {within}/elasticworkers": listing(*workers),
-        f"GET {within}/nodechecks": listing(),
-        "GET /api/v1/namespaces/default/events": listing(*troubled_events()),
-    }
-
-
 def test_who_may_not_read_nodes_is_told_and_gets_the_rest(server: Script, dlr: Dlr) -> None:
-    script(server, troubled_job(), troubled_workers())
+    show(server, troubled_job(), troubled_workers(), *troubled_events())
     for node in ("node-0", "node-1", "node-3"):
         server.answers[f"GET /api/v1/nodes/{node}"] = refusal(403, "Forbidden", "nodes is forbidden: no")
     done = dlr("job", "diagnose", "digits")
@@ -253,7 +231,7 @@ def test_who_may_not_read_nodes_is_told_and_gets_the_rest(server: Script, dlr: D
 
 
 def test_json_has_the_cause_for_programs(server: Script, dlr: Dlr) -> None:
-    script(server, troubled_job(), troubled_workers())
+    show(server, troubled_job(), troubled_workers(), *troubled_events())
     for number in (0, 1, 3):
         gone = refusal(404, "NotFound", "no node", name=f"node-{number}")
         server.answers[f"GET /api/v1/nodes/node-{number}"] = gone

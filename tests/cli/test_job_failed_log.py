@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from dlr.job.failures import find_culprit
-from tests.cli.scripted import GROUP_PATH, JSON, Answer, Dlr, Script, listing, pod, refusal, worker
+from tests.cli.scripted import GROUP_PATH, JSON, Answer, Dlr, Script, listing, pod, refusal, show, worker
 from tests.cli.troubled import RAISED, SUBMITTED, at, life, troubled_job, troubled_workers
 
 JOB = f"GET {GROUP_PATH}/default/elasticjobs/digits"
@@ -17,7 +17,7 @@ POD = "GET /api/v1/namespaces/default/pods/digits-worker-1-1"
 
 
 def script(server: Script, log: str | None, workers: list[JSON] | None = None) -> None:
-    server.answers |= {JOB: troubled_job(), WORKERS: listing(*(workers or troubled_workers()))}
+    show(server, troubled_job(), workers or troubled_workers())
     gone = refusal(404, "NotFound", "no such Pod", name="digits-worker-1-1")
     server.answers[POD] = gone if log is None else pod("digits-worker-1-1")
     server.answers[f"{POD}/log"] = log
@@ -45,13 +45,6 @@ def test_shows_who_when_why_and_the_log_up_to_the_failure(server: Script, dlr: D
     assert server.requests[-1].query["sinceTime"] == "2025-12-31T23:46:00Z"
 
 
-def test_log_that_is_gone_with_its_pod_is_what_status_kept(server: Script, dlr: Dlr) -> None:
-    script(server, None)
-    done = dlr("job", "logs", "digits", "--failed")
-    assert done.exit_code == 0
-    assert "End of the process's log, as status kept it:\nloading\n" in done.out
-
-
 @pytest.mark.parametrize(
     "answer",
     [
@@ -59,7 +52,13 @@ def test_log_that_is_gone_with_its_pod_is_what_status_kept(server: Script, dlr: 
         refusal(500, "InternalError", "Get https://10.0.0.7:10250/containerLogs: dial tcp: no route to host"),
     ],
 )
-def test_log_that_cannot_be_read_is_what_status_kept(server: Script, dlr: Dlr, answer: Answer) -> None:
+def test_log_that_is_gone_or_cannot_be_read_is_what_status_kept(
+    server: Script, dlr: Dlr, answer: Answer
+) -> None:
+    script(server, None)
+    gone = dlr("job", "logs", "digits", "--failed")
+    assert (gone.exit_code, gone.err) == (0, "")
+    assert "End of the process's log, as status kept it:\nloading\n" in gone.out
     script(server, "")
     server.answers[f"{POD}/log"] = answer
     done = dlr("job", "logs", "digits", "--failed")

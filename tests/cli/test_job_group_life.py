@@ -33,15 +33,7 @@ def whole(**status: Any) -> JSON:
     ]
     seconds = {"Pending": 10, "Training": 110.5, "Recovering": 3.5}
     goodput = {"state": "Training", "since": at(124), "seconds": seconds}
-    made = grouped(**{"history": history, "failures": {"Killed": 3}, "goodput": goodput} | status)
-    return trainable(made)
-
-
-def trainable(made: JSON) -> JSON:
-    """With all that a model of a job requires."""
-    containers = [{"name": "main", "image": "digits"}]
-    made["spec"]["replicaSpecs"]["worker"]["template"] = {"spec": {"containers": containers}}
-    return made
+    return grouped(**{"history": history, "failures": {"Killed": 3}, "goodput": goodput} | status)
 
 
 def with_failure(index: int, *times: float, rank: int = 1) -> JSON:
@@ -59,7 +51,7 @@ def with_failure(index: int, *times: float, rank: int = 1) -> JSON:
     figures = {"firstStep": 1, "lastStep": 200, "stepsTimed": 150, "steppingSeconds": 150.0}
     seconds = {"Recovering": 3.0 * len(times)}
     made["status"]["goodput"] = {"state": "Training", "since": at(10), "seconds": seconds, **figures}
-    return trainable(made)
+    return made
 
 
 def groups() -> list[JSON]:

@@ -12,7 +12,6 @@ from dlr.job.case import Case
 from dlr.job.facts import facts_of
 from dlr.job.goodput import redone
 from tests.cli.scripted import (
-    EVENTS,
     JOBS,
     JSON,
     PODS,
@@ -23,6 +22,7 @@ from tests.cli.scripted import (
     listing,
     pod,
     refusal,
+    show,
     worker,
 )
 
@@ -80,12 +80,8 @@ def script(server: Script, **status: Any) -> None:
     stranger = group(5, uid="uid-of-another")
     workers = [of_group(number, index, agent=step(100 + number)) for number in (2, 0, 1) for index in (1, 0)]
     theirs = worker(0, job_name="digits-group-5")
-    server.answers |= {
-        f"GET {JOBS}/digits": grouped(**status),
-        f"GET {JOBS}": listing(group(2), stranger, group(0), group(1)),
-        f"GET {WORKERS}": listing(*workers, theirs),
-        f"GET {EVENTS}": listing(),
-    }
+    show(server, grouped(**status), [*workers, theirs])
+    server.answers[f"GET {JOBS}"] = listing(group(2), stranger, group(0), group(1))
     for number in range(3):
         server.answers[f"GET {JOBS}/digits-group-{number}"] = group(number)
         for index in range(2):
@@ -264,21 +260,14 @@ def trained(step: int, **latest: Any) -> JSON:
     }
 
 
-def accounted(made: JSON) -> JSON:
-    """A job that was submitted a minute before now, with all that its account is made of."""
-    made["metadata"]["creationTimestamp"] = "2026-01-01T00:00:00Z"
-    made["spec"]["replicaSpecs"]["worker"]["template"] = {"spec": {"containers": []}}
-    return made
-
-
 def test_goodput_of_groups_is_of_what_they_have_reported_by_now_as_the_time_beside_it_is() -> None:
     """The controller writes the account of the whole seldom; its time by state is up to now at each reading."""
     now = datetime(2026, 1, 1, 0, 1, tzinfo=UTC)
-    groups = [accounted(group(index, goodput=trained(2))) for index in range(3)]
+    groups = [group(index, goodput=trained(2)) for index in range(3)]
     figures = {"round": 1, "firstStep": 1, "lastStep": 41, "steppingSeconds": 40.0}
     told = step(41) | REPORTED | {"rounds": [figures]}
     workers = [of_group(number, 0, agent=told) for number in range(3)]
-    case = Case(accounted(grouped(goodput=trained(2))), workers, (), now, groups=groups)
+    case = Case(grouped(goodput=trained(2)), workers, (), now, groups=groups)
     facts = {fact.label: fact.text for fact in facts_of(case)}
     assert facts["Time"] == "Training 1m (100%)"
     assert facts["Goodput"] == "66.7% of the time since submission"
@@ -290,6 +279,6 @@ def test_goodput_of_groups_is_of_what_they_have_reported_by_now_as_the_time_besi
 def test_repeats_of_groups_whose_starts_are_unknown_are_no_number() -> None:
     now = datetime(2026, 1, 1, 0, 1, tzinfo=UTC)
     account = trained(9, counted=True, startUnknown=True) | {"stepsRedone": 9}
-    groups = [accounted(group(0, goodput=account))]
-    case = Case(accounted(grouped(goodput=trained(9))), [], (), now, groups=groups)
+    groups = [group(0, goodput=account)]
+    case = Case(grouped(goodput=trained(9)), [], (), now, groups=groups)
     assert redone(case.account) == "an unknown number of steps"

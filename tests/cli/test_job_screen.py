@@ -17,7 +17,7 @@ from dlr.job import goodput
 from dlr.job.case import Case
 from dlr.job.report import sort_workers
 from tests.cli.scripted import job, worker
-from tests.cli.troubled import NOW, at, troubled_events, troubled_job, troubled_workers
+from tests.cli.troubled import NOW, at, troubled_case, troubled_events, troubled_job
 
 
 def drawn(case: Case, width: int = 200, height: int = 60, *, terminal: bool = True) -> list[str]:
@@ -37,7 +37,7 @@ def drawn(case: Case, width: int = 200, height: int = 60, *, terminal: bool = Tr
 
 @pytest.fixture
 def troubled() -> Case:
-    return Case(troubled_job(), troubled_workers(), troubled_events(), NOW)
+    return troubled_case()
 
 
 def entry(lines: list[str], label: str) -> str:

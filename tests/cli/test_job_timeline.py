@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dlr.job.timeline import life as lives
-from dlr.job.timeline.episodes import Span, members_of
+from dlr.job.timeline.episodes import Span
 from dlr.job.timeline.life import JobTimeline, NoHistory, PodStart, life_of
 from tests.cli.scripted import JSON, job, worker
 from tests.cli.troubled import END_SECONDS, NOW, at, episode, failed, life, troubled_job, troubled_workers
@@ -123,17 +123,6 @@ def test_what_lived_through_a_failure_is_beside_it() -> None:
     ]
 
 
-def test_what_was_planned_is_no_failure() -> None:
-    assert (
-        failures(
-            episode("Training", 12, 1, "0-1"),
-            episode("Recovering", 60, 1, "0-1", "worker 1 left the world: its Pod was deleted"),
-            episode("Training", 72, 2, "0-1"),
-        )
-        == []
-    )
-
-
 def test_job_without_history_is_said() -> None:
     with pytest.raises(NoHistory):
         life_of(job(), [], None, NOW)
@@ -152,21 +141,13 @@ def test_failures_of_workers_that_are_not_drawn_count_too() -> None:
     workers = [worker(index) for index in range(1_000)]
     history = [
         *troubled_job()["status"]["history"],
-        episode("Recovering", 200, 3, "0-2,1500", failure=failed(1500, 200, "OOM", "scaled away since", 3)),
+        episode("Recovering", 200, 3, "0-2,1500…", failure=failed(1500, 200, "OOM", "scaled away since", 3)),
         episode("Training", 220, 4, "0-2"),
     ]
     found = life_of(troubled_job(history=history, failures={"OOM": 8}), workers, None, NOW)
     assert len(found.lanes) == lives.MOST_LANES and found.lanes_left_out == 1_001 - lives.MOST_LANES
     assert [failure.who for failure in found.failures] == ["worker-1", "worker-2", "worker-1500"]
     assert found.failure_count == 8
-
-
-@pytest.mark.parametrize(
-    ("text", "members"),
-    [("", set()), ("0-2,5", {0, 1, 2, 5}), ("7", {7}), ("0-3,6…", {0, 1, 2, 3, 6}), ("3-1", set())],
-)
-def test_members_are_read_from_ranges(text: str, members: set[int]) -> None:
-    assert members_of(text) == members
 
 
 STATES = ("Pending", "Checking", "Forming", "Training", "Recovering", "Suspended", "Down")

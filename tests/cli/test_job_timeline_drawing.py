@@ -12,12 +12,9 @@ from hypothesis import strategies as st
 
 from dlr.job.timeline.drawing import STYLE, draw, svg_file
 from dlr.job.timeline.life import JobTimeline, life_of
-from tests.cli.scripted import GROUP_PATH, Dlr, Script, job, listing, worker
+from tests.cli.scripted import Dlr, Script, job, show, worker
 from tests.cli.troubled import NOW, SUBMITTED, episode, life, troubled_job, troubled_workers
 
-JOB = f"GET {GROUP_PATH}/default/elasticjobs/digits"
-EVENTS = "GET /api/v1/namespaces/default/events"
-WORKERS = f"GET {GROUP_PATH}/default/elasticworkers"
 SVG = "http://www.w3.org/2000/svg"
 
 
@@ -110,7 +107,7 @@ def test_everything_is_within_the_width_and_every_stretch_is_seen(
 
 class TestCommand:
     def test_writes_a_file(self, server: Script, dlr: Dlr, tmp_path: Path) -> None:
-        server.answers |= {JOB: troubled_job(), WORKERS: listing(*troubled_workers()), EVENTS: listing()}
+        show(server, troubled_job(), troubled_workers())
         file = tmp_path / "timeline.SVG"
         done = dlr("job", "timeline", "digits", "-o", str(file))
         assert (done.exit_code, done.out) == (0, f"{file}\n")
@@ -119,7 +116,7 @@ class TestCommand:
     def test_what_cannot_be_drawn_or_written_is_one_sentence(
         self, server: Script, dlr: Dlr, tmp_path: Path
     ) -> None:
-        server.answers |= {JOB: [job(), troubled_job()], WORKERS: listing(), EVENTS: listing()}
+        show(server, [job(), troubled_job()])
         odd = dlr("job", "timeline", "digits", "-o", "x.pdf")
         assert (odd.exit_code, odd.err) == (2, "dlr: x.pdf: a timeline is a file that ends with .svg.\n")
         assert server.requests == []

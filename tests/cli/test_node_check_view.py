@@ -127,17 +127,6 @@ class TestFinal:
 
 
 class TestNews:
-    def test_each_thing_is_told_once(self) -> None:
-        first = running(1, groups=[group("node-0", "node-2")])
-        done = [{"number": 1, "groups": [outcome("node-0", "node-2", bus=8.0)]}]
-        second = running(2, groups=[group("node-0", "node-1")] * 2, rounds=done)
-        before, after = [*news(first, [], 1.0)], [*news(second, [], 2.0)]
-        assert before == ["Running: local tests of 3 nodes", "round 1 begins: 1 group"]
-        assert [line for line in after if line not in before] == [
-            "round 1: 1 of 1 groups passed, the slowest with 8 GB/s",
-            "round 2 begins: 2 groups",
-        ]
-
     def test_a_check_that_no_controller_takes_up_and_what_one_waits_for(self) -> None:
         assert [*news(node_check(), [], 3.0)] == []
         assert [*news(node_check(), [], 12.0)] == ["no controller seems to run in this cluster"]

@@ -38,14 +38,6 @@ def terminal(monkeypatch: pytest.MonkeyPatch) -> Terminal:
 
 
 @pytest.mark.real
-def test_what_takes_long_says_what_it_waits_for_and_clears_its_line(terminal: Terminal) -> None:
-    with waiting.waiting_for("the drawing"), waiting.waiting_for("something within"):
-        wait_for(lambda: re.search(r"waiting for the drawing, \d+ s", terminal.getvalue()))
-    assert "something within" not in terminal.getvalue()
-    assert terminal.getvalue().endswith(waiting.CLEAR_LINE)
-
-
-@pytest.mark.real
 def test_what_is_quick_or_not_to_be_told_says_nothing(
     terminal: Terminal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -58,13 +50,20 @@ def test_what_is_quick_or_not_to_be_told_says_nothing(
 
 
 @pytest.mark.real
-def test_a_slow_api_server_is_told_of(server: Script, dlr: Dlr, terminal: Terminal) -> None:
+def test_a_slow_api_server_is_told_of_and_the_line_is_cleared(
+    server: Script, dlr: Dlr, terminal: Terminal
+) -> None:
     def slow(_: Request) -> JSON:
-        wait_for(lambda: "waiting for the API server at http://127.0.0.1:" in terminal.getvalue())
+        with waiting.waiting_for("something within"):
+            wait_for(
+                lambda: re.search(r"waiting for the API server at http://127.*, \d+ s", terminal.getvalue())
+            )
         return listing(job())
 
     server.answers[JOBS] = slow
     assert dlr("job", "list").exit_code == 0
+    assert "something within" not in terminal.getvalue()
+    assert terminal.getvalue().endswith(waiting.CLEAR_LINE)
 
 
 def test_a_narrow_terminal_keeps_the_whole_reason(

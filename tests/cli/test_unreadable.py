@@ -9,10 +9,9 @@ import pytest
 
 from dlr.dashboard.fleet import fleet_page
 from dlr.job.progress import total_steps
-from tests.cli.scripted import GROUP_PATH, Dlr, Script, listing, worker
+from tests.cli.scripted import JOBS, Dlr, Script, listing, show, worker
 from tests.cli.troubled import NOW, RAISED, troubled_job, troubled_workers
 
-WITHIN = f"{GROUP_PATH}/default"
 LATER = {
     "members": {"rendezvous": {"round": 3, "phase": "Formed", "members": "of-a-later-version"}},
     "counts": {"replicaStatuses": "of-a-later-version"},
@@ -35,7 +34,7 @@ def test_list_has_a_row_that_says_what_cannot_be_read(
     monkeypatch.setattr("sys.stdout.isatty", lambda: tty, raising=False)
     monkeypatch.setenv("COLUMNS", "200")
     listed = listing(later("later"), troubled_job(history=[]), later("mixed", **LATER["counts"]))
-    server.answers[f"GET {WITHIN}/elasticjobs"] = listed
+    server.answers[f"GET {JOBS}"] = listed
     shown = dlr("job", "list")
     assert (shown.exit_code, shown.err) == (0, "")
     rows = {line.split()[0]: line for line in shown.out.splitlines() if line.strip()}
@@ -58,12 +57,7 @@ def test_fleet_shows_the_other_jobs(status: Any) -> None:
 @pytest.mark.parametrize("words", ["status", "diagnose", "timeline", "logs --failed"])
 def test_job_that_cannot_be_read_is_a_sentence(server: Script, dlr: Dlr, words: str) -> None:
     status = LATER["members"] | LATER["history"]
-    server.answers |= {
-        f"GET {WITHIN}/elasticjobs/digits": later(**status, lastFailure="of-a-later-version"),
-        f"GET {WITHIN}/elasticworkers": listing(*troubled_workers()),
-        f"GET {WITHIN}/nodechecks": listing(),
-        "GET /api/v1/namespaces/default/events": listing(),
-    }
+    show(server, later(**status, lastFailure="of-a-later-version"), troubled_workers())
     command, *options = words.split()
     shown = dlr("job", command, "digits", *options)
     assert (shown.exit_code, shown.out) == (1, "")
@@ -89,12 +83,7 @@ def test_terminal_obeys_nothing_of_a_failure(server: Script, dlr: Dlr) -> None:
     made["status"]["lastFailure"]["message"] = f"first{SECOND}\nsecond{SECOND}"
     bad = worker(1, agent={"incarnation": 1, "failure": RAISED | {"signal": SECOND, "message": ""}})
     bad["status"]["agent"]["failure"] |= {"cause": None, "exitCode": None, "logTail": ""}
-    server.answers |= {
-        f"GET {WITHIN}/elasticjobs/digits": made,
-        f"GET {WITHIN}/elasticworkers": listing(troubled_workers()[0], bad),
-        f"GET {WITHIN}/nodechecks": listing(),
-        "GET /api/v1/namespaces/default/events": listing(),
-    }
+    show(server, made, [troubled_workers()[0], bad])
     for command in ("status -w", "status", "diagnose", "logs --failed"):
         word, *options = command.split()
         shown = dlr("job", word, "digits", *options)

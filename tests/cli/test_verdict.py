@@ -33,11 +33,8 @@ from dlr.job.verdict import JobVerdict, verdict
 from reconcilers.observed.behind import far_behind
 from tests.cli.scripted import JSON, job, worker
 from tests.cli.test_job_groups import group, grouped
-from tests.cli.troubled import NOW, at, episode, failed, troubled_events, troubled_job, troubled_workers
-
-
-def case(made: JSON, workers: list[JSON] | None = None) -> Case:
-    return Case(made, troubled_workers() if workers is None else workers, troubled_events(), NOW)
+from tests.cli.troubled import NOW, at, episode, failed, troubled_job, troubled_workers
+from tests.cli.troubled import troubled_case as case
 
 
 def of(made: JSON, workers: list[JSON] | None = None) -> JobVerdict:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from dlr.job.case import Case
 from tests.cli.scripted import JSON, event, job, worker
 
 SUBMITTED = datetime(2026, 1, 1, tzinfo=UTC)
@@ -128,8 +129,6 @@ def troubled_job(**status: Any) -> JSON:
             episode("Training", 152, 3, "0-2"),
         ],
     )
-    containers = [{"name": "main", "image": "digits"}]
-    made["spec"]["replicaSpecs"]["worker"]["template"] = {"spec": {"containers": containers}}
     made["metadata"]["annotations"] = {"elastic.iml.github.io/total-steps": "1000"}
     made["status"] |= status
     return made
@@ -182,3 +181,9 @@ def troubled_events() -> list[JSON]:
         event("ElasticJob", "digits", "WorldBroken", at(60), "round 1: worker 1 failed", type="Warning"),
         event("ElasticJob", "digits", "WorldFormed", at(150), "round 3: 3 workers"),
     ]
+
+
+def troubled_case(made: JSON | None = None, workers: list[JSON] | None = None, **more: Any) -> Case:
+    """Return the job, or another one, as commands and pages see it."""
+    of_job = troubled_workers() if workers is None else workers
+    return Case(made or troubled_job(), of_job, troubled_events(), NOW, **more)

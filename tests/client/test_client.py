@@ -35,6 +35,7 @@ from tests.client import functions
 WORKERS = f"GET {GROUP_PATH}/default/elasticworkers"
 CONFIG_MAPS = "/api/v1/namespaces/default/configmaps"
 NAME = "alone"
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture
@@ -99,12 +100,21 @@ def test_the_embedded_cluster_needs_no_image(made: Script, version: str, needs: 
     assert container["image"] == UNUSED_IMAGE
 
 
-def test_nothing_is_left_behind_of_a_job_that_is_refused(made: Script) -> None:
-    made.answers[f"POST {JOBS}"] = refusal(403, "Forbidden", "a policy forbids it")
+def test_nothing_is_left_behind_of_a_job_that_is_refused_or_whose_answer_is_lost_and_that_is_not_there(
+    made: Script,
+) -> None:
     made.answers[f"DELETE {CONFIG_MAPS}/{NAME}-code"] = {}
-    with pytest.raises(ApiError, match="The job 'alone' is refused: a policy forbids it"):
-        dlr.Client().train(functions.alone, {"lr": 1}, image="i", name=NAME)
-    assert asked(made)[-1] == ("DELETE", f"{CONFIG_MAPS}/{NAME}-code")
+    refused = refusal(403, "Forbidden", "a policy forbids it")
+    lost = refusal(504, "Timeout", "request did not complete")
+    for answer, there, says in (
+        (refused, job(NAME), "The job 'alone' is refused: a policy forbids it"),
+        (lost, refusal(404, "NotFound", "not found"), None),
+        (lost, job(NAME), None),
+    ):
+        made.answers |= {f"POST {JOBS}": answer, f"GET {JOBS}/{NAME}": there}
+        with pytest.raises(ApiError, match=says):
+            dlr.Client().train(functions.alone, {"lr": 1}, image="i", name=NAME)
+        assert asked(made)[-1] == ("DELETE", f"{CONFIG_MAPS}/{NAME}-code")
 
 
 def test_a_job_whose_answer_is_lost_keeps_its_code(made: Script) -> None:
@@ -115,16 +125,6 @@ def test_a_job_whose_answer_is_lost_keeps_its_code(made: Script) -> None:
     made.answers[f"POST {JOBS}"] = create
     found = dlr.Client().train(functions.alone, {"lr": 1}, image="i", name=NAME)
     assert asked(made)[-1] == ("PATCH", f"{CONFIG_MAPS}/{NAME}-code") and found.name == NAME
-
-
-def test_of_a_job_whose_answer_is_lost_and_that_is_not_there_nothing_is_left_behind(made: Script) -> None:
-    made.answers[f"POST {JOBS}"] = refusal(504, "Timeout", "request did not complete")
-    made.answers[f"DELETE {CONFIG_MAPS}/{NAME}-code"] = {}
-    for there in (refusal(404, "NotFound", "not found"), job(NAME)):
-        made.answers[f"GET {JOBS}/{NAME}"] = there
-        with pytest.raises(ApiError):
-            dlr.Client().train(functions.alone, {"lr": 1}, image="i", name=NAME)
-        assert asked(made)[-1] == ("DELETE", f"{CONFIG_MAPS}/{NAME}-code")
 
 
 def test_a_name_that_a_job_has_is_refused_with_the_job_and_its_code_is_left_alone(made: Script) -> None:
@@ -243,11 +243,14 @@ def test_options_of_the_script_are_sent_behind_two_dashes(dlr: Dlr) -> None:
 
 
 @pytest.mark.real
-def test_a_training_script_that_imports_dlr_imports_nothing_of_the_client() -> None:
+def test_a_training_script_that_imports_dlr_imports_nothing_of_the_client_and_nothing_heavy() -> None:
     program = "import sys, dlr; dlr.report(1); dlr.report_result(2); print(*sys.modules)"
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-S", "-c", program], cwd=ROOT, capture_output=True, text=True, check=True
+    )
     loaded = {name.partition(".")[0] for name in done.stdout.split()}
-    assert not loaded & {"kubernetes", "typer", "pydantic", "yaml", "rich", "aiohttp", "json"}
+    assert not loaded & {"torch", "kubernetes", "typer", "pydantic", "yaml", "rich", "aiohttp", "json"}
+    assert not loaded & {"urllib3", "asyncio"}
     assert "dlr.client" not in done.stdout.split()
     shared = {name for name in done.stdout.split() if name.startswith("crds.")}
     assert shared <= {"crds.progress_record", "crds.checkpoint_files"}

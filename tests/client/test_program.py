@@ -120,13 +120,6 @@ def test_any_json_arrives_as_it_was(value: Any) -> None:
     assert there["result"] == value
 
 
-def test_a_script_is_shipped_as_it_is(tmp_path: Path) -> None:
-    script = tmp_path / "my train.py"
-    script.write_text("print('ä')\n")
-    found = program_of(script, ["--lr", "0.1"])
-    assert found == Program(f"{FOLDER}/my train.py", ("--lr", "0.1"), "print('ä')\n")
-
-
 def test_scripts_that_cannot_be_shipped_are_refused_in_one_sentence(tmp_path: Path) -> None:
     (tmp_path / "folder.py").mkdir()
     (tmp_path / "large.py").write_bytes(b"#" * 2_000_000)
@@ -177,7 +170,8 @@ def test_a_module_beside_the_script_is_not_shipped_and_said_so_before_the_job_is
     ],
 )
 def test_what_an_image_may_have_or_nobody_runs_is_no_reason_to_refuse(tmp_path: Path, source: str) -> None:
-    assert of_script(beside(tmp_path, source)).source == source
+    script = beside(tmp_path, source)
+    assert program_of(script, ["--lr", "0.1"]) == Program(f"{FOLDER}/train.py", ("--lr", "0.1"), source)
 
 
 def beside(folder: Path, source: str) -> Path:

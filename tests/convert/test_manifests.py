@@ -38,16 +38,11 @@ def command_of(job: JSON) -> list[str]:
 
 def only(name: str) -> tuple[JSON, list[str]]:
     """The ElasticJob of a manifest, and the paths of what is lost."""
-    ((job, remarks),) = convert(read(name)).jobs
-    return job, [remark.path for remark in remarks if remark.is_loss]
-
-
-@pytest.mark.parametrize("path", MANIFESTS, ids=lambda path: path.stem)
-def test_each_becomes_an_elastic_job_that_dlr_takes(path: Path) -> None:
-    found = convert(list(yaml.safe_load_all(path.read_text())))
-    ((job, _),) = found.jobs
+    found = convert(read(name))
+    ((job, remarks),) = found.jobs
     ElasticJob.model_validate(job)
     assert len(found.documents) == 1, "a runtime goes into its job"
+    return job, [remark.path for remark in remarks if remark.is_loss]
 
 
 @pytest.mark.parametrize(
@@ -73,7 +68,7 @@ def test_each_becomes_an_elastic_job_that_dlr_takes(path: Path) -> None:
         ),
     ],
 )
-def test_counts_and_losses(
+def test_each_becomes_an_elastic_job_with_its_counts_and_losses(
     name: str, replicas: int, least: int | None, restarts: int | None, losses: list[str]
 ) -> None:
     job, lost = only(name)

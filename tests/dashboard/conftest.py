@@ -7,23 +7,20 @@ import contextlib
 import json
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import aiohttp
 import pytest
-import yaml
 
-from agent.kube import api as transport
 from dlr.dashboard import feed as feeds
 from dlr.dashboard.server import Dashboard, serve
 from dlr.kube.api import Api
 from dlr.kube.connection import connect
-from tests.cli.conftest import patient_requests
-from tests.cli.scripted import GROUP_PATH, JSON, Script, kubeconfig_for, listing
+from tests.cli.conftest import clock, patient_requests, server
+from tests.cli.scripted import GROUP_PATH, JSON, Script, listing, show
 from tests.cli.troubled import troubled_events, troubled_job, troubled_workers
 
-__all__ = ["patient_requests"]
+__all__ = ["clock", "patient_requests", "server"]
 
 
 WITHIN = f"{GROUP_PATH}/default"
@@ -58,25 +55,20 @@ class Served:
             yield until
 
 
-@pytest.fixture
-async def served(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> AsyncIterator[Served]:
-    server = Script()
-    monkeypatch.setattr(transport, "_pool", lambda _: server)
-    config = tmp_path / "kubeconfig"
-    config.write_text(yaml.safe_dump(kubeconfig_for(server.url)))
-    monkeypatch.setenv("KUBECONFIG", str(config))
-    monkeypatch.setattr(feeds, "INTERVAL_SECONDS", 0.02)
-    monkeypatch.setattr(feeds, "TROUBLE_WAIT_SECONDS", 0.02)
-    server.answers |= {
-        JOB: troubled_job(),
-        f"GET {WITHIN}/elasticjobs": listing(troubled_job()),
-        f"GET {WITHIN}/elasticworkers": listing(*troubled_workers()),
-        f"GET {WITHIN}/nodechecks": listing(),
-        "GET /api/v1/namespaces/default/events": listing(*troubled_events()),
-    }
+def show_troubled(server: Script) -> None:
+    """Have a server with the troubled job and its nodes."""
+    show(server, troubled_job(), troubled_workers(), *troubled_events())
+    server.answers[f"GET {WITHIN}/elasticjobs"] = listing(troubled_job())
     for number in range(4):
         node = {"metadata": {"name": f"node-{number}"}, "status": {}}
         server.answers[f"GET /api/v1/nodes/node-{number}"] = node
+
+
+@pytest.fixture
+async def served(server: Script, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Served]:
+    monkeypatch.setattr(feeds, "INTERVAL_SECONDS", 0.02)
+    monkeypatch.setattr(feeds, "TROUBLE_WAIT_SECONDS", 0.02)
+    show_troubled(server)
     cluster = Api(connect(None, None, None))
     session = aiohttp.ClientSession(read_bufsize=2**22)
     async with serve(Dashboard(cluster), 0) as url, session:

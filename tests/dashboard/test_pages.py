@@ -15,16 +15,13 @@ from dlr.dashboard import fleet, ranks
 from dlr.dashboard.fleet import fleet_page, strip_of
 from dlr.dashboard.job_page import MOST_FAILURES, job_page
 from dlr.dashboard.ranks import MOST_CELLS, grid, rows_of
+from dlr.dashboard.server import why_refused
 from dlr.job.case import Case
 from dlr.job.wording import parse_time
 from tests.cli.scripted import JSON, event, job, worker
 from tests.cli.test_job_groups import group, grouped, of_group, step
-from tests.cli.troubled import NOW, RAISED, at, episode, life, troubled_events, troubled_job, troubled_workers
-
-
-def case(made: JSON | None = None, workers: list[JSON] | None = None) -> Case:
-    told = troubled_workers() if workers is None else workers
-    return Case(made or troubled_job(), told, troubled_events(), NOW)
+from tests.cli.troubled import NOW, RAISED, at, episode, life, troubled_job, troubled_workers
+from tests.cli.troubled import troubled_case as case
 
 
 def lead(step: int = 400, speed: float | None = 0.5) -> JSON:
@@ -33,40 +30,24 @@ def lead(step: int = 400, speed: float | None = 0.5) -> JSON:
     )
 
 
-def line(made: JSON, leads: list[JSON]) -> JSON:
-    (only,) = fleet_page([made], leads, NOW)["jobs"]
-    return dict(only)
-
-
-def test_fleet_tells_speed_and_time_left_by_one_worker_of_each_job() -> None:
-    told = line(troubled_job(), [lead()])
-    assert (told["step"], told["total"], told["secondsPerStep"], told["secondsLeft"]) == (
-        400,
-        1000,
-        0.5,
-        300.0,
-    )
-    assert (told["phase"], told["state"], told["workers"], told["goodput"]) == (
-        "Running",
-        "Training",
-        "3/3",
-        0.3,
-    )
-
-
-def test_fleet_takes_the_job_s_account_where_that_worker_is_silent() -> None:
-    told = line(troubled_job(), [worker(0)])
-    assert (told["step"], told["secondsPerStep"]) == (210, None)
-
-
-def test_fleet_says_nothing_of_the_speed_of_a_job_that_has_ended() -> None:
-    told = line(troubled_job(phase="Succeeded", completionTime=at(280)), [lead()])
-    assert (told["secondsPerStep"], told["secondsLeft"], told["step"], told["state"]) == (
-        None,
-        None,
-        210,
-        "Succeeded",
-    )
+@pytest.mark.parametrize(
+    ("made", "worker_", "told"),
+    [
+        (troubled_job(), lead(), ("Running", "Training", 400, 0.5, 300.0)),
+        (troubled_job(), worker(0), ("Running", "Training", 210, None, None)),
+        (
+            troubled_job(phase="Succeeded", completionTime=at(280)),
+            lead(),
+            ("Succeeded", "Succeeded", 210, None, None),
+        ),
+    ],
+    ids=["by one worker", "by the job's account where that is silent", "ended"],
+)
+def test_fleet_tells_step_speed_and_time_left(made: JSON, worker_: JSON, told: tuple[object, ...]) -> None:
+    (line,) = fleet_page([made], [worker_], NOW)["jobs"]
+    found = line["phase"], line["state"], line["step"], line["secondsPerStep"], line["secondsLeft"]
+    assert found == told
+    assert (line["total"], line["workers"], line["goodput"]) == (1000, "3/3", 0.3)
 
 
 def test_namesake_of_another_namespace_is_another_job() -> None:
@@ -201,8 +182,9 @@ def with_usage(workers: list[JSON]) -> list[JSON]:
     return workers
 
 
-def test_usage_has_curves_of_rank_0_and_a_line_about_all_pods() -> None:
-    steps = job_page(case(workers=with_usage(troubled_workers())))["steps"]
+def test_usage_has_curves_of_rank_0_a_line_about_all_pods_and_a_place_in_each_row() -> None:
+    trains = case(workers=with_usage(troubled_workers()))
+    steps, drawn = job_page(trains)["steps"], grid(trains, [])
     assert steps["past"]["usage"] == [
         {"label": "CPU", "unit": "cores", "values": [1.23, 2.0, 3.0, 4.0]},
         {"label": "Memory", "unit": "GiB", "values": [1.5] * 4},
@@ -211,21 +193,16 @@ def test_usage_has_curves_of_rank_0_and_a_line_about_all_pods() -> None:
         "3 Pods now: 9 cores; 12 GiB of memory; GPUs 70 % busy, 50 % at least; "
         "71 GiB in use on the fullest GPU"
     )
-    assert job_page(case())["steps"]["usage"] == ""
-    ended = case(troubled_job(phase="Succeeded"), with_usage(troubled_workers()))
-    assert job_page(ended)["steps"]["usage"] == ""
-
-
-def test_a_worker_has_its_own_usage_in_its_row() -> None:
-    drawn = grid(case(workers=with_usage(troubled_workers())), [])
     assert drawn["columns"][-4:] == ("cpu", "memory", "gpu", "gpuMemory")
     assert [row[-4:] for row in drawn["cells"]] == [
         [2.0, 4.0, 90.0, 70.0],
         [3.0, 4.0, 50.0, 71.0],
         [4.0, 4.0, None, None],
     ]
-    ended = grid(case(troubled_job(phase="Succeeded"), with_usage(troubled_workers())), [])
-    assert {value for row in ended["cells"] for value in row[-4:]} == {None}
+    assert job_page(case())["steps"]["usage"] == ""
+    ended = case(troubled_job(phase="Succeeded"), with_usage(troubled_workers()))
+    assert job_page(ended)["steps"]["usage"] == ""
+    assert {value for row in grid(ended, [])["cells"] for value in row[-4:]} == {None}
 
 
 def test_planned_changes_and_odd_ranks_are_on_the_page_and_no_failures() -> None:
@@ -339,13 +316,9 @@ def test_cell_tells_how_far_behind_and_how_much_slower_a_rank_is() -> None:
     first, second, _ = rows_of(case(workers=workers), [])
     assert (first["rank"], first["lag"], first["slowness"], first["class"]) == (0, 10, 2.0, "")
     assert (second["lag"], second["slowness"], second["class"], second["ago"]) == (0, 1.0, "UserError", 240)
-
-
-def test_rank_that_died_of_a_peer_has_not_failed_by_itself() -> None:
     text = "RuntimeError: [gloo/transport/tcp/pair.cc:537] Connection closed by peer [127.0.0.7]:51633."
-    workers = troubled_workers()
     workers[0]["status"]["agent"]["failure"] = RAISED | {"rank": 0, "message": text}
-    assert rows_of(case(workers=workers), [])[0]["class"] == ""
+    assert rows_of(case(workers=workers), [])[0]["class"] == "", "it has not failed by itself"
 
 
 @settings(max_examples=30)
@@ -408,3 +381,21 @@ def test_the_page_of_a_job_with_1000_groups_shows_those_that_fail_and_names_how_
     found = job_page(Case(made, [], [], NOW))["groups"]
     assert [each["GROUP"] for each in found["shown"][:3]] == [998, 997, 0]
     assert (len(found["shown"]), found["leftOut"]) == (200, 800)
+
+
+@pytest.mark.parametrize(
+    ("host", "origin", "is_answered"),
+    [
+        ("localhost", None, True),
+        ("localhost:9999", "http://localhost:9999", True),
+        (None, None, False),
+        ("127.0.0.1.evil.example", None, False),
+        ("[::1", None, False),
+        ("localhost", "null", False),
+        ("127.0.0.1", "https://127.0.0.1", False),
+    ],
+)
+def test_only_pages_of_its_own_under_a_loopback_name_are_answered(
+    host: str | None, origin: str | None, is_answered: bool
+) -> None:
+    assert (why_refused(host, origin, "t", "t") is None) == is_answered

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import struct
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -149,13 +150,13 @@ def test_one_rank_instead_of_two_goes_on_in_the_same_part_of_the_epoch(
     ]
 
 
-@pytest.mark.parametrize("hook", ["on_validation_start", "on_train_epoch_end"])
-def test_lightning_exchanges_no_weights_that_are_being_copied(hook: str) -> None:
+def test_lightning_exchanges_no_weights_that_are_being_copied() -> None:
     """As its WeightAveraging does, by `.data`, so that torch counts no change."""
     from dlr.integrations.lightning import MemoryCheckpoint
 
-    callback, waits = MemoryCheckpoint("/nowhere"), []
-    getattr(callback, hook)(None, None)  # a Trainer that only validates
-    callback._checkpointer = SimpleNamespace(wait=lambda: waits.append(hook))  # type: ignore[assignment]
-    getattr(callback, hook)(None, None)
-    assert waits == [hook]
+    for hook in ("on_validation_start", "on_train_epoch_end"):
+        callback, waits = MemoryCheckpoint("/nowhere"), []
+        getattr(callback, hook)(None, None)  # a Trainer that only validates
+        callback._checkpointer = SimpleNamespace(wait=partial(waits.append, hook))  # type: ignore[assignment]
+        getattr(callback, hook)(None, None)
+        assert waits == [hook]

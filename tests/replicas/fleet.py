@@ -34,7 +34,6 @@ class Place:
     rank: int
     size: int
     round: int
-    group_port: int
     port: int
     folder: str
 
@@ -102,7 +101,7 @@ def _main(place: Place, pipe: Connection, script: Callable[..., None], arguments
     torch.Tensor.numpy = _without_numpy  # type: ignore[assignment,method-assign]
     os.environ["NCCL_HOSTID"] = f"{place.group}-{place.rank}"  # NCCL refuses to have one GPU twice on a host
     if place.size > 1:
-        store = dist.TCPStore("127.0.0.1", place.group_port, is_master=False)
+        store = dist.TCPStore("127.0.0.1", place.port, is_master=False)
         prefixed = dist.PrefixStore(f"group-{place.group}-{place.round}", store)
         dist.init_process_group("gloo", store=prefixed, rank=place.rank, world_size=place.size)
     script(place, PipeChannel(place, pipe), **arguments)
@@ -194,9 +193,7 @@ class Fleet:
         processes, pipes = [], []
         for rank in range(self._size):
             ours, theirs = forks.Pipe()
-            place = Place(
-                index, rank, self._size, self._round, self._store.port, self._store.port, str(self.folder)
-            )
+            place = Place(index, rank, self._size, self._round, self._store.port, str(self.folder))
             process = forks.Process(
                 target=_main, args=(place, theirs, self._script, self._arguments), daemon=True
             )

@@ -129,16 +129,12 @@ def replay(
     return digests
 
 
-def train_kind(place: Any, channel: Any, kind: str, seconds: float = 0.01) -> None:
-    """Train with DDP or FSDP2 within the group, until the folder has a file `end`."""
-    ends = (Path(place.folder) / "end").exists
-    model = model_of(seed=place.group * 100 + place.round)
-    if kind == "ddp":
-        model = nn.parallel.DistributedDataParallel(model)
-    else:
-        from torch.distributed.fsdp import fully_shard
+def train_sharded(place: Any, channel: Any, seconds: float = 0.01) -> None:
+    """Train with FSDP2 within the group, until the folder has a file `end`."""
+    from torch.distributed.fsdp import fully_shard
 
-        model = fully_shard(model)
+    ends = (Path(place.folder) / "end").exists
+    model = fully_shard(model_of(seed=place.group * 100 + place.round))
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
     joined = join_over(channel, model, optimizer)
     log = (Path(place.folder) / f"log-{place.group}-{place.round}-{place.rank}").open("a")

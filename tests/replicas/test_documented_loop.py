@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -47,23 +46,3 @@ def test_the_loop_of_processes_that_live_on_makes_each_step(tmp_path: Path) -> N
     exec(code.replace("/data/run1", str(tmp_path)).replace("10_000", "3"), script)
     assert made == [0, 1, 2]
     assert model.bias.item() != before
-
-
-@pytest.mark.parametrize("number", [lambda step: step, lambda step: step + 1], ids=["as it is", "step + 1"])
-def test_a_checkpoint_of_the_groups_has_the_number_of_steps_that_are_in_it(
-    tmp_path: Path, number: Callable[[int], int]
-) -> None:
-    model = nn.Linear(2, 1)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-    ckpt = dlr.checkpoint.Checkpointer(tmp_path, {"model": model}, persist_every=3)
-    replicas = dlr.replicas.join(model, optimizer, checkpoint=ckpt)
-    for step in replicas.steps(3):
-        model(torch.ones(1, 2)).sum().backward()
-        optimizer.step()
-        assert not ckpt.step(number(step))
-    assert replicas.applied == 3
-    replicas.close()
-    ckpt.close()
-    later = dlr.checkpoint.Checkpointer(tmp_path, {"model": nn.Linear(2, 1)})
-    assert later.find() == 3
-    later.close()

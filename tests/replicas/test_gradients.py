@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
 import torch
-import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
@@ -15,18 +14,6 @@ from dlr import replicas as dlr_replicas
 from dlr.replicas.gradients import buckets_of, scatter
 
 INPUTS = torch.ones(2, 4)
-
-
-@pytest.fixture
-def process_group() -> Iterator[None]:
-    dist.init_process_group(
-        "gloo",
-        store=dist.HashStore(),  # type: ignore[attr-defined]
-        rank=0,
-        world_size=1,
-    )
-    yield
-    dist.destroy_process_group()
 
 
 def backward(model: nn.Module) -> None:

@@ -8,22 +8,17 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
-from torch.distributed import HashStore  # type: ignore[attr-defined]
 
 from dlr import replicas as dlr_replicas
 from dlr.replicas.group import OwnGroup
 
 
 def test_ranks_wait_for_each_other_as_long_as_one_may_wait_for_other_groups(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, process_group: None
 ) -> None:
-    dist.init_process_group("gloo", store=HashStore(), rank=0, world_size=1)
-    try:
-        monkeypatch.setattr(dist, "get_world_size", lambda *_: 2)  # one that is alone has no need of a group
-        group: Any = OwnGroup()._group
-        assert group._get_backend(torch.device("cpu")).options._timeout >= timedelta(days=1)
-    finally:
-        dist.destroy_process_group()
+    monkeypatch.setattr(dist, "get_world_size", lambda *_: 2)  # one that is alone has no need of a group
+    group: Any = OwnGroup()._group
+    assert group._get_backend(torch.device("cpu")).options._timeout >= timedelta(days=1)
 
 
 def test_a_group_of_all_ranks_is_made_without_their_names_so_that_it_is_the_same_in_any_world(

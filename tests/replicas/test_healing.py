@@ -92,7 +92,9 @@ def is_broken(act: Callable[[], object]) -> bool:
     return False
 
 
-def test_parameters_are_those_of_the_beginning_and_options_those_of_the_average(store: Store) -> None:
+def test_parameters_are_those_of_the_beginning_options_those_of_the_average_and_nothing_is_left(
+    store: Store, without_gc: None
+) -> None:
     leader, behind, sent, taken = begin(store)
     leader.optimizer.param_groups[0]["lr"] = 0.025  # by the script, at the beginning of a step
     sent.wait()
@@ -100,14 +102,6 @@ def test_parameters_are_those_of_the_beginning_and_options_those_of_the_average(
     taken.load()
     assert behind.optimizer.param_groups[0]["lr"] == 0.025
     assert torch.equal(leader.model.weight, behind.model.weight)
-    behind.exchange.close()
-    leader.close()
-
-
-def test_nothing_is_left_of_a_version_when_it_is_over(store: Store, without_gc: None) -> None:
-    leader, behind, sent, taken = begin(store)
-    sent.wait()
-    taken.wait()
     left = [*map(weakref.ref, (sent, taken, leader.exchange, behind.exchange))]
     behind.exchange.close()
     leader.close()

@@ -15,7 +15,6 @@ import dlr.replicas
 from agent.survival.client import RoundOverError
 from dlr.replicas.channel import Alone
 from dlr.replicas.group import OwnGroup
-from dlr.replicas.joining import join_over
 from dlr.replicas.news import GroupVersions
 from dlr.replicas.training_step import Mortal
 
@@ -56,17 +55,24 @@ def test_all_waits_for_other_groups_end_with_the_round() -> None:
         news.await_membership(1, has_met=False)
 
 
-def test_what_the_script_does_after_its_round_is_over_counts_for_nobody() -> None:
+def test_what_the_script_does_after_its_round_is_over_counts_for_nobody_and_generators_begin_again() -> None:
     process = Lives(2)
     training, model, optimizer = join(process, loads=1)
-    for step in training.steps(3):
+    drawn = []
+    for step in training.steps(4):
         process.made.append(int(step))
+        drawn.append((random.random(), float(torch.rand(())), numpy.random.random()))
         if len(process.made) == 2:
             training.leave_round()
         model(torch.ones(1, 2)).sum().backward()
         optimizer.step()
         optimizer.zero_grad()
-    assert process.made == [0, 1, 1, 2]
+    assert process.made == [0, 1, 1, 2, 3]
+    assert drawn[2:4] == drawn[:2], "where the loop has found them"
+    woken: list[str] = []
+    training._meetings.news.notify = lambda: woken.append("those that wait")
+    training.wake()
+    assert woken == ["those that wait"]
 
 
 def test_inner_steps_begin_again_with_the_checkpoints_and_its_parameters_are_the_global_ones() -> None:
@@ -99,55 +105,3 @@ def test_an_outer_optimizer_that_no_checkpoint_has_is_as_it_was_made() -> None:
         optimizer.step()
     assert process.made == [0, 1, 2, 3, 2, 3, 4, 5]
     assert momenta == [False, False, True, True, False, False, True, True]
-
-
-def test_generators_are_where_the_loop_has_found_them() -> None:
-    process = Lives(2)
-    training, model, optimizer = join(process, loads=1)
-    drawn = []
-    for step in training.steps(4):
-        process.made.append(int(step))
-        drawn.append((random.random(), float(torch.rand(())), numpy.random.random()))
-        model(torch.ones(1, 2)).sum().backward()
-        optimizer.step()
-        optimizer.zero_grad()
-    assert process.made == [0, 1, 1, 2, 3]
-    assert drawn[2:4] == drawn[:2]
-
-
-class OfARound(Alone):
-    """A channel that notes what a round is asked for."""
-
-    def __init__(self, round_: int = 0) -> None:
-        self.round = round_
-        self.followed: list[Any] = []
-
-    def renewed(self, round_: int) -> OfARound:
-        return OfARound(round_)
-
-    def follow(self, changed: Any, rank: int, size: int) -> None:
-        self.followed.append(changed)
-
-
-def test_each_round_has_a_channel_of_its_own_which_is_followed_and_the_old_meeting_is_left() -> None:
-    model = torch.nn.Linear(2, 1)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
-    training: Any = join_over(OfARound(), model, optimizer)
-    process = Lives(1)
-    training._process, process.training, process.round = process, training, 7
-    training._checkpoint = SimpleNamespace(join=lambda *_: 0)
-    seen = []
-    for step in training.steps(2):
-        process.made.append(int(step))
-        seen.append(training._meetings)
-        if len(process.made) == 1:
-            training.leave_round()
-            assert seen[0]._exchange is None, "the others would wait for this process"
-        model(torch.ones(1, 2)).sum().backward()
-        optimizer.step()
-    assert [each.channel.round for each in seen] == [0, 7, 7]
-    assert [len(each.channel.followed) for each in seen] == [1, 1, 1]
-    woken = []
-    training._meetings.news.notify = lambda: woken.append("news")
-    training.wake()
-    assert woken == ["news"]

@@ -1,31 +1,26 @@
-"""Whether the processes of a world agree that all of them can live on, over a real store."""
+"""Whether the processes of a world agree that all of them can live on."""
 
 from __future__ import annotations
 
-from concurrent.futures import ProcessPoolExecutor
 from datetime import timedelta
+from types import SimpleNamespace
 
 import pytest
 import torch.distributed as dist
-from torch.distributed import TCPStore  # type: ignore[attr-defined]
+from torch.distributed import HashStore, PrefixStore, distributed_c10d  # type: ignore[attr-defined]
 
 from agent.torch_compat import reconfigure
-from tests.forks import forks
-
-pytestmark = pytest.mark.real
 
 
-def agrees(rank: int, port: int, *, comes: bool) -> bool:
-    """What a process finds that is one of two, if it comes at all."""
-    reconfigure.AGREE_SECONDS = timedelta(seconds=1 if not comes else 60)
-    store = TCPStore("127.0.0.1", port, is_master=False)
-    dist.init_process_group("gloo", store=store, rank=rank, world_size=2)
-    return (comes or rank == 0) and reconfigure.ReformableGroups().are_supported(1, store)
-
-
-@pytest.mark.parametrize("comes", [True, False])
-def test_all_live_on_or_none_does(comes: bool) -> None:
-    store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
-    with ProcessPoolExecutor(2, forks) as pool:
-        found = [pool.submit(agrees, rank, store.port, comes=comes) for rank in (0, 1)]
-        assert [each.result() for each in found] == [comes, comes]
+@pytest.mark.parametrize("has_come", [True, False])
+def test_all_live_on_or_none_does_and_who_comes_too_late_learns_that(
+    has_come: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(distributed_c10d, "_world", SimpleNamespace(pg_map={}))
+    monkeypatch.setattr(dist, "get_world_size", lambda: 2)
+    monkeypatch.setattr(reconfigure, "AGREE_SECONDS", timedelta(milliseconds=1))
+    store = HashStore()
+    if has_come:
+        PrefixStore("dlr-survivors/1/", store).add("able", 1)
+    for _ in range(2):
+        assert reconfigure.ReformableGroups().are_supported(1, store) is has_come

@@ -165,6 +165,11 @@ def test_in_a_world_of_another_size_modules_are_made_to_fit_before_the_state_is_
             raise PEER_DIED
         made.next_round()
         assert world.done[3:] == [f"form {world.round}", *fits, "begin"]
+    world.place, world.dies_in = (0, 3), [world.round + 1]
+    with TrainingStep.of(8, made):
+        raise PEER_DIED
+    made.next_round()
+    assert world.done[-3:] == [f"form {world.round}", "resize to 3", "begin"], "they did not fit in between"
 
 
 def test_each_round_begins_with_the_random_tracker_that_a_newcomer_has(
@@ -178,15 +183,6 @@ def test_each_round_begins_with_the_random_tracker_that_a_newcomer_has(
         raise PEER_DIED
     made.next_round()
     assert _random._rng_tracker is None
-
-
-def test_modules_are_made_to_fit_in_the_round_that_follows_one_in_which_they_could_not(world: World) -> None:
-    made = begun(world, resizable=True)
-    world.place, world.dies_in = (0, 3), [2]
-    with TrainingStep.of(8, made):
-        raise PEER_DIED
-    made.next_round()
-    assert world.done[-3:] == ["form 3", "resize to 3", "begin"]
 
 
 def test_a_group_of_some_ranks_binds_a_process_to_its_place_and_says_so(
@@ -210,19 +206,14 @@ def test_what_follows_a_step_in_the_loop_finds_no_groups_and_what_it_raises_in_a
     assert world.done == ["break off", "leave", "rest"] and len(world.sent) == 1
 
 
-def test_a_step_that_ends_well_in_a_round_that_is_over_is_left_too(world: World) -> None:
+@pytest.mark.parametrize("is_planned", [False, True])
+def test_a_step_that_ends_well_in_a_round_that_is_over_or_before_a_planned_change_is_left_too(
+    world: World, is_planned: bool
+) -> None:
     made = begun(world)
-    world.over = 1
+    world.over = int(not is_planned)
     with TrainingStep.of(8, made):
-        pass
-    assert world.sent == [Left(1)]
-    assert made.next_round()
-
-
-def test_a_process_that_stays_at_a_planned_change_waits_for_the_next_round(world: World) -> None:
-    made = begun(world)
-    with TrainingStep.of(8, made):
-        world.stays = True
+        world.stays = is_planned
     assert world.sent == [Left(1)] and world.done == ["break off", "leave", "rest"]
     assert made.next_round()
 
@@ -235,19 +226,7 @@ def test_a_plan_that_a_step_sees_after_its_with_is_followed_at_the_next(world: W
     assert made.next_round() and world.sent == [Left(1)]
 
 
-@pytest.mark.parametrize(
-    "error",
-    [ValueError("the script's own"), RuntimeError("CUDA error"), SystemExit(3), KeyboardInterrupt()],
-    ids=lambda error: type(error).__name__,
-)
-def test_an_error_of_the_scripts_own_ends_it_at_once(world: World, error: BaseException) -> None:
-    made = begun(world)
-    with pytest.raises(type(error)), TrainingStep.of(8, made):
-        raise error
-    assert not world.done and not world.sent
-
-
-def raises(error: Exception, place: str, cause: Exception | None = None) -> None:
+def raises(error: BaseException, place: str, cause: Exception | None = None) -> None:
     """Raise an error from a file of torch's, or of the script's."""
     code = compile("raise error from cause", str(Path(torch.__file__).parent / place), "exec")
     exec(code, {"error": error, "cause": cause})
@@ -258,19 +237,26 @@ BACKWARD, SCRIPT = "autograd/graph.py", "/work/train.py"
 
 
 @pytest.mark.parametrize(
-    ("error", "place", "cause"),
+    ("is_over", "error", "place", "cause"),
     [
-        (ValueError("the loss is none"), SCRIPT, None),
-        (RuntimeError("the loss is none"), SCRIPT, None),
-        (ValueError("Expected input batch_size (3) to match target batch_size (4)."), FUNCTIONAL, None),
-        (KeyError("an item"), SCRIPT, OSError("the disk")),
+        (False, ValueError("the script's own"), SCRIPT, None),
+        (False, RuntimeError("CUDA error"), SCRIPT, None),
+        (False, SystemExit(3), SCRIPT, None),
+        (False, RuntimeError("setStorage: out of bounds"), FSDP, None),
+        (False, RuntimeError("setStorage: out of bounds"), BACKWARD, None),
+        (True, RuntimeError("the loss is none"), SCRIPT, None),
+        (True, ValueError("Expected input batch_size (3) to match target batch_size (4)."), FUNCTIONAL, None),
+        (True, KeyError("an item"), SCRIPT, OSError("the disk")),
+        (True, SystemExit(0), SCRIPT, None),
+        (True, KeyboardInterrupt(), SCRIPT, None),
     ],
 )
-def test_an_error_of_the_scripts_own_ends_it_though_the_round_is_over(
-    world: World, error: Exception, place: str, cause: Exception | None
+def test_an_error_of_the_scripts_own_ends_it_whether_the_round_is_over_or_not(
+    world: World, is_over: bool, error: BaseException, place: str, cause: Exception | None
 ) -> None:
+    """In a round that is not over only a peer's death counts."""
     made = begun(world)
-    world.over = 1
+    world.over = int(is_over)
     with pytest.raises(type(error)), TrainingStep.of(8, made):
         raises(error, place, cause)
     assert not world.done and not world.sent
@@ -297,29 +283,12 @@ def test_what_a_step_raises_that_was_broken_off_half_way_is_none_of_the_scripts(
     assert world.sent == [Left(1)]
 
 
-@pytest.mark.parametrize("place", [FSDP, BACKWARD])
-def test_in_a_round_that_is_not_over_only_a_peers_death_counts(world: World, place: str) -> None:
-    made = begun(world)
-    with pytest.raises(RuntimeError), TrainingStep.of(8, made):
-        raises(RuntimeError("setStorage: out of bounds"), place)
-    assert not world.sent
-
-
 def test_errors_that_follow_from_each_other_in_a_circle_come_to_an_end(world: World) -> None:
     made, one, other = begun(world), ValueError("one"), ValueError("other")
     one.__cause__, other.__cause__ = other, one
     world.over = 1
     with pytest.raises(ValueError, match="one"), TrainingStep.of(8, made):
         raise one
-
-
-@pytest.mark.parametrize("error", [SystemExit(0), KeyboardInterrupt()])
-def test_a_script_that_ends_itself_ends_though_the_round_is_over(world: World, error: BaseException) -> None:
-    made = begun(world)
-    world.over = 1
-    with pytest.raises(type(error)), TrainingStep.of(8, made):
-        raise error
-    assert not world.sent
 
 
 def test_a_round_that_ends_while_its_groups_are_formed_is_left_as_any_other(world: World) -> None:
@@ -412,7 +381,7 @@ def test_a_wait_for_other_groups_ends_with_the_round(world: World) -> None:
 
 @pytest.mark.parametrize("reduce_dtype", [None, torch.float64])
 def test_what_fsdp_has_added_up_without_synchronization_is_gone_from_a_step_that_is_made_again(
-    reduce_dtype: torch.dtype | None, tmp_path: Any
+    reduce_dtype: torch.dtype | None, process_group: None
 ) -> None:
     from torch import nn
     from torch.distributed.device_mesh import init_device_mesh
@@ -420,48 +389,40 @@ def test_what_fsdp_has_added_up_without_synchronization_is_gone_from_a_step_that
 
     if not hasattr(FSDPModule, "reset_iter_state"):
         pytest.skip("this torch has no reset_iter_state")
-    torch.distributed.init_process_group("gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
-    try:
-        net, mesh = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 1)), init_device_mesh("cpu", (1,))
-        policy = MixedPrecisionPolicy(reduce_dtype=reduce_dtype)
-        for block in (*net, net):
-            fully_shard(block, mesh=mesh, mp_policy=policy)
-        model: Any = net
+    net, mesh = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 1)), init_device_mesh("cpu", (1,))
+    policy = MixedPrecisionPolicy(reduce_dtype=reduce_dtype)
+    for block in (*net, net):
+        fully_shard(block, mesh=mesh, mp_policy=policy)
+    model: Any = net
 
-        def gradients() -> list[torch.Tensor]:
-            net(torch.ones(2, 4)).sum().backward()
-            found: list[Any] = [parameter.grad for parameter in net.parameters()]
-            net.zero_grad(set_to_none=True)
-            return [each.full_tensor().clone() for each in found if each is not None]
+    def gradients() -> list[torch.Tensor]:
+        net(torch.ones(2, 4)).sum().backward()
+        found: list[Any] = [parameter.grad for parameter in net.parameters()]
+        net.zero_grad(set_to_none=True)
+        return [each.full_tensor().clone() for each in found if each is not None]
 
-        expected = gradients()
-        model.set_requires_gradient_sync(False)
-        gradients()
-        living_modules.reset_modules([net])
-        model.set_requires_gradient_sync(True)
-        assert all(torch.equal(*pair) for pair in zip(gradients(), expected, strict=True))
-    finally:
-        torch.distributed.destroy_process_group()
+    expected = gradients()
+    model.set_requires_gradient_sync(False)
+    gradients()
+    living_modules.reset_modules([net])
+    model.set_requires_gradient_sync(True)
+    assert all(torch.equal(*pair) for pair in zip(gradients(), expected, strict=True))
 
 
-def test_ddp_reduces_gradients_by_its_own_hooks_after_a_step_that_was_broken_off(tmp_path: Any) -> None:
-    torch.distributed.init_process_group("gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
-    try:
-        net = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(2, 1))
-        calls: list[object] = []
+def test_ddp_reduces_gradients_by_its_own_hooks_after_a_step_that_was_broken_off(process_group: None) -> None:
+    net = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(2, 1))
+    calls: list[object] = []
 
-        def hook(state, bucket):  # type: ignore[no-untyped-def]  # torch looks at annotations
-            calls.append(state)
-            done = torch.futures.Future()
-            done.set_result(bucket.buffer())
-            return done
+    def hook(state, bucket):  # type: ignore[no-untyped-def]  # torch looks at annotations
+        calls.append(state)
+        done = torch.futures.Future()
+        done.set_result(bucket.buffer())
+        return done
 
-        net.register_comm_hook("mine", hook)
-        living_modules.reset_modules([net])
-        net(torch.ones(1, 2)).sum().backward()
-        assert calls == ["mine"]
-    finally:
-        torch.distributed.destroy_process_group()
+    net.register_comm_hook("mine", hook)
+    living_modules.reset_modules([net])
+    net(torch.ones(1, 2)).sum().backward()
+    assert calls == ["mine"]
 
 
 def test_with_step_says_once_why_it_changes_nothing(

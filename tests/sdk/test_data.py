@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import itertools
 import json
 import math
@@ -130,38 +129,18 @@ def test_order_is_the_one_of_torch_and_depends_on_seed_and_epoch_alone(
     assert list(itertools.chain.from_iterable(ours)) == list(theirs)
 
 
-def test_state_is_plain_small_and_survives_json_and_torch_save() -> None:
-    sampler = ElasticBatchSampler(range(10**6), 8, 3, global_batch_size=512)
-    for _ in range(1000):
-        sampler.advance()
-    state = sampler.state_dict()
-    assert json.loads(json.dumps(state)) == state
-    assert len(json.dumps(state)) < 100
-    file = io.BytesIO()
-    torch.save(state, file)
-    file.seek(0)
-    assert torch.load(file, weights_only=True) == state
-    assert (state["epoch"], state["consumed"]) == (0, 512_000)
-
-
 def test_an_epoch_ends_with_its_last_step_and_the_next_begins() -> None:
     sampler = ElasticBatchSampler(range(10), 1, 0, global_batch_size=4)
     seen = []
     while sampler.epoch < 3:
-        sampler.set_epoch(sampler.epoch)  # changes nothing
         seen.append(list(itertools.chain.from_iterable(steps([sampler]))))
     assert [sorted(epoch) for epoch in seen] == [list(range(10))] * 3
     assert len({tuple(epoch) for epoch in seen}) == 3
-    assert (sampler.epoch, sampler.consumed) == (3, 0)
-
-
-def test_another_epoch_begins_at_its_beginning() -> None:
-    sampler = ElasticBatchSampler(range(10), 1, 0, global_batch_size=4)
     sampler.advance()
-    sampler.set_epoch(0)
-    assert sampler.consumed == 4
-    sampler.set_epoch(1)
-    assert (sampler.epoch, sampler.consumed) == (1, 0)
+    sampler.set_epoch(3)  # changes nothing
+    assert (sampler.epoch, sampler.consumed) == (3, 4)
+    sampler.set_epoch(4)
+    assert (sampler.epoch, sampler.consumed) == (4, 0)
 
 
 def test_an_epoch_with_too_little_left_for_a_larger_batch_is_over() -> None:
@@ -193,11 +172,10 @@ class Numbers(Dataset[int]):
 
 
 @pytest.mark.real
-@pytest.mark.parametrize("num_workers", [0, 2])
-def test_a_loader_that_reads_ahead_does_not_move_the_state(num_workers: int) -> None:
+def test_a_loader_that_reads_ahead_does_not_move_the_state() -> None:
     sampler = ElasticBatchSampler(Numbers(), 2, 1, global_batch_size=8, micro_batch_size=2)
     read_ahead: DataLoader[Tensor] = DataLoader(
-        Numbers(), batch_sampler=sampler, num_workers=num_workers, prefetch_factor=4 if num_workers else None
+        Numbers(), batch_sampler=sampler, num_workers=2, prefetch_factor=4
     )
     seen: list[int] = []
     for batch in itertools.islice(sampler.global_batches(read_ahead), 3):
@@ -208,7 +186,7 @@ def test_a_loader_that_reads_ahead_does_not_move_the_state(num_workers: int) -> 
 
     alone = ElasticBatchSampler(Numbers(), 1, 0, global_batch_size=8)
     alone.load_state_dict(sampler.state_dict())
-    rest: DataLoader[Tensor] = DataLoader(Numbers(), batch_sampler=alone, num_workers=num_workers)
+    rest: DataLoader[Tensor] = DataLoader(Numbers(), batch_sampler=alone)
     assert len(rest) == math.ceil((50 - 24) / 8)
     seen += [
         index for batch in alone.global_batches(rest) for micro in batch for index in micro.data.tolist()
@@ -234,7 +212,7 @@ def test_loaders_that_would_deal_otherwise_are_refused() -> None:
     ("options", "says"),
     [
         ({"num_replicas": 2, "rank": 2}, "no rank 2 among 2"),
-        ({"num_replicas": 2, "rank": -1}, "no rank -1"),
+        ({"num_replicas": None, "rank": None}, "process group"),
         ({"global_batch_size": 0}, "at least one sample"),
         ({"micro_batch_size": 0}, "at least one sample"),
         ({"dataset": range(0)}, "no step in an epoch: 0 samples"),
@@ -273,19 +251,11 @@ def test_two_samplers_that_step_together_draw_each_order_once(monkeypatch: pytes
     assert drawn == [12, 14]
 
 
-def test_without_a_process_group_ranks_have_to_be_given() -> None:
-    with pytest.raises(ValueError, match="process group"):
-        ElasticBatchSampler(range(10), global_batch_size=4)
-
-
-@pytest.mark.parametrize("workers", [0, pytest.param(2, marks=pytest.mark.real)])
-def test_torchdatas_loader_is_refused_its_state_and_goes_on_by_the_samplers(
-    workers: int, tmp_path: Path
-) -> None:
+def test_torchdatas_loader_is_refused_its_state_and_goes_on_by_the_samplers(tmp_path: Path) -> None:
     from torchdata.stateful_dataloader import StatefulDataLoader  # which warns as it is imported
 
     def loading(sampler: ElasticBatchSampler) -> Any:
-        return StatefulDataLoader(range(40), batch_sampler=sampler, num_workers=workers)
+        return StatefulDataLoader(range(40), batch_sampler=sampler)
 
     (sampler,), (other,) = samplers(40, 1, global_batch_size=4), samplers(40, 1, global_batch_size=4)
     loader = loading(sampler)
@@ -302,15 +272,6 @@ def test_torchdatas_loader_is_refused_its_state_and_goes_on_by_the_samplers(
         ValueError, match=r"state\['loader'\] is a loader over a sampler or stream of dlr.data"
     ):
         Checkpointer(tmp_path, {"loader": loader, "sampler": sampler})
-
-
-@pytest.mark.parametrize("place", [(0, -1), (-1, 0), (0, 40), (0, 1.5), (True, 0)])
-def test_a_place_that_is_none_is_refused(place: tuple[Any, Any]) -> None:
-    (sampler,) = samplers(40, 1, global_batch_size=4)
-    state = {**sampler.state_dict(), "epoch": place[0], "consumed": place[1]}
-    with pytest.raises(ValueError, match="there is no place in training"):
-        sampler.load_state_dict(state)
-    assert (sampler.epoch, sampler.consumed) == (0, 0)
 
 
 class Fsdp2:

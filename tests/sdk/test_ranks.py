@@ -28,28 +28,32 @@ ROOT = Path(__file__).parents[2]
 
 
 Act = Callable[[int], Any]
+VALUES: list[Any] = [{"größe": [1, None]}, [], "x" * 100_000]
 
 
-def each(folder: Path, world: int, act: Act) -> list[str]:
-    """What each rank of a group of processes answers, as text."""
-    processes = [forks.Process(target=run, args=(folder, rank, world, act)) for rank in range(world)]
+def each(folder: Path, world: int, *acts: Act) -> list[list[str]]:
+    """What each rank of a group of processes answers to the acts, one after the other, as text; by act."""
+    processes = [forks.Process(target=run, args=(folder, rank, world, acts)) for rank in range(world)]
     for process in processes:
         process.start()
     for process in processes:
         process.join(300)
-    return [(folder / f"{rank}").read_text() for rank in range(world)]
+    by_rank = [json.loads((folder / f"{rank}").read_text()) for rank in range(world)]
+    return [[*answers] for answers in zip(*by_rank, strict=True)]
 
 
-def run(folder: Path, rank: int, world: int, act: Act) -> None:
+def run(folder: Path, rank: int, world: int, acts: tuple[Act, ...]) -> None:
     meet = f"file://{folder / 'meet'}"
     dist.init_process_group(
         "gloo", init_method=meet, rank=rank, world_size=world, timeout=timedelta(seconds=300)
     )
-    try:
-        answer = repr(act(rank))
-    except ValueError as error:
-        answer = str(error)
-    (folder / f"{rank}").write_text(answer)
+    answers = []
+    for act in acts:
+        try:
+            answers.append(repr(act(rank)))
+        except ValueError as error:
+            answers.append(str(error))
+    (folder / f"{rank}").write_text(json.dumps(answers))
     dist.destroy_process_group()
 
 
@@ -71,52 +75,42 @@ def lie(size: int, text: bytes, rank: int) -> Any:
     return None
 
 
-VALUES: list[Any] = [{"größe": [1, None]}, [], "x" * 100_000]
-
-
-@pytest.mark.real
-def test_all_ranks_have_the_values_of_all_in_their_order(tmp_path: Path) -> None:
-    assert each(tmp_path, 3, gather) == [repr(VALUES)] * 3
-
-
-@pytest.mark.real
-def test_all_ranks_have_the_value_of_rank_0(tmp_path: Path) -> None:
-    assert each(tmp_path, 2, take) == [repr(VALUES[0])] * 2
-
-
-def test_one_process_alone_has_its_own_as_json_has_it() -> None:
-    assert ranks.from_rank_0((1, 2)) == [1, 2] and ranks.from_all({"a": (1,)}) == [{"a": [1]}]
-
-
-@pytest.mark.real
-@pytest.mark.parametrize("size", [ranks.MOST_BYTES + 1, 1 << 62])
-def test_a_size_beyond_the_limit_makes_no_room(tmp_path: Path, size: int) -> None:
-    answer = each(tmp_path, 2, partial(lie, size, b""))[1]
-    assert (
-        answer == f"the exchange takes {size} bytes on each rank and may take 1073741824: pass smaller values"
-    )
-
-
 def send_odd(exchange: Callable[[object], Any], culprit: int, rank: int) -> Any:
     return exchange({1, 2} if rank == culprit else "x")
 
 
 @pytest.mark.real
-@pytest.mark.parametrize(("exchange", "culprit"), [(ranks.from_all, 1), (ranks.from_rank_0, 0)])
-def test_a_value_that_is_no_json_is_an_error_on_all_ranks_and_none_waits(
-    tmp_path: Path, exchange: Callable[[object], Any], culprit: int
-) -> None:
-    answers = each(tmp_path, 2, partial(send_odd, exchange, culprit))
-    own, other = answers[culprit], answers[1 - culprit]
-    assert own == "a value for other ranks is no JSON: Object of type set is not JSON serializable"
-    assert other == f"rank {culprit} has a value that is no JSON: see its error"
+def test_all_ranks_have_the_values_of_all_in_their_order_or_that_of_rank_0(tmp_path: Path) -> None:
+    gathered, taken = each(tmp_path, 3, gather, take)
+    assert gathered == [repr(VALUES)] * 3
+    assert taken == [repr(VALUES[0])] * 3
 
 
 @pytest.mark.real
-@pytest.mark.parametrize("text", [b"\x80\x05cos\nsystem\n", b"[" * 100_000, b"\xff"])
-def test_what_is_no_json_is_refused(tmp_path: Path, text: bytes) -> None:
-    answer = each(tmp_path, 2, partial(lie, len(text), text))[1]
-    assert answer.startswith("what a rank has sent is no JSON")
+def test_what_is_too_large_or_no_json_is_an_error_on_all_ranks_and_none_waits(tmp_path: Path) -> None:
+    sizes = (ranks.MOST_BYTES + 1, 1 << 62)
+    texts = (b"\x80\x05cos\nsystem\n", b"[" * 100_000, b"\xff")
+    culprits = ((ranks.from_all, 1), (ranks.from_rank_0, 0))
+    answers = each(
+        tmp_path,
+        2,
+        *(partial(lie, size, b"") for size in sizes),
+        *(partial(lie, len(text), text) for text in texts),
+        *(partial(send_odd, *culprit) for culprit in culprits),
+    )
+    for size, (_, answer) in zip(sizes, answers, strict=False):
+        limit = f"the exchange takes {size} bytes on each rank and may take 1073741824: pass smaller values"
+        assert answer == limit
+    for _, answer in answers[2:5]:
+        assert answer.startswith("what a rank has sent is no JSON")
+    for (_, culprit), of_ranks in zip(culprits, answers[5:], strict=True):
+        own, other = of_ranks[culprit], of_ranks[1 - culprit]
+        assert own == "a value for other ranks is no JSON: Object of type set is not JSON serializable"
+        assert other == f"rank {culprit} has a value that is no JSON: see its error"
+
+
+def test_one_process_alone_has_its_own_as_json_has_it() -> None:
+    assert ranks.from_rank_0((1, 2)) == [1, 2] and ranks.from_all({"a": (1,)}) == [{"a": [1]}]
 
 
 def test_nothing_of_ours_has_torch_unpickle_what_others_send() -> None:
@@ -166,13 +160,3 @@ def test_listings_and_outlines_come_back_as_they_were() -> None:
     assert Listing.of(json.loads(json.dumps(asdict(listing)))) == listing
     outline = Outline({((0, 8), (1, 4)): ((0, 4), (1, 2)), (): ()}, "a", "b", "c", "d", "e")
     assert Outline.of_wire(json.loads(json.dumps(outline.to_wire()))) == outline
-
-
-@pytest.mark.parametrize("name", ["../../etc/passwd", "/dev/zero", "", "a/b"])
-def test_a_manifest_names_files_of_its_own_folder_alone(name: str) -> None:
-    body = {"job": "", "step": 1, "world_size": 1, "attempt": "a"}
-    with pytest.raises(ValueError, match="name"):
-        Manifest.of({**body, "files": [{"name": name, "nbytes": 1, "sum": 1}]})
-    if name:
-        with pytest.raises(ValueError, match="name"):
-            Manifest.of({**body, "attempt": name, "files": []})

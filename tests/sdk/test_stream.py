@@ -15,20 +15,10 @@ from hypothesis import strategies as st
 from torch.utils.data import DataLoader
 
 from dlr.data import ElasticBatchSampler, ElasticStream
-from dlr.data.stream import Lanes
+from tests.sdk.test_data_groups import FILES, LINES, read, stream
 
 few = settings(max_examples=60, deadline=None)
-FILES = {f"file-{number}": size for number, size in enumerate((7, 0, 12, 1, 30, 5))}
 LENGTH = sum(FILES.values())
-
-
-def read(file: str, start: int) -> Iterator[str]:
-    return iter([f"{file}/{number}" for number in range(start, FILES[file])])
-
-
-def stream(rank: int = 0, world: int = 1, **options: Any) -> ElasticStream:
-    options = {"global_batch_size": 8, "window": 4, "collate": list, **options}
-    return ElasticStream(list(FILES), read, world, rank, **options)
 
 
 def steps(ranks: Sequence[ElasticStream]) -> Iterator[list[str]]:
@@ -38,18 +28,6 @@ def steps(ranks: Sequence[ElasticStream]) -> Iterator[list[str]]:
         yield sorted(
             sample for rank in micro_batches for micro in rank if micro.weight for sample in micro.data
         )
-
-
-@given(st.integers(1, 200), st.integers(1, 12), st.integers(1, 9))
-@few
-def test_each_place_of_each_lane_has_one_position_and_lanes_are_read_from_front_to_back(
-    length: int, lanes: int, in_a_row: int
-) -> None:
-    shape = Lanes(length, lanes, in_a_row)
-    places = [shape.place(position) for position in range(length)]
-    assert sorted(shape.range_of(lane)[place] for lane, place in places) == list(range(length))
-    for lane in range(lanes):
-        assert [place for other, place in places if other == lane] == list(range(len(shape.range_of(lane))))
 
 
 @given(
@@ -63,9 +41,7 @@ def test_steps_are_those_of_an_undisturbed_run_whatever_worlds_follow_each_other
 ) -> None:
     options: dict[str, Any] = {"shuffle": shuffle, "lanes": lanes}
     undisturbed = list(steps([stream(**options)]))
-    assert sorted(sample for step in undisturbed for sample in step) == sorted(
-        f"{file}/{number}" for file, size in FILES.items() for number in range(size)
-    )
+    assert sorted(sample for step in undisturbed for sample in step) == LINES
     done: list[list[str]] = []
     state: dict[str, int] | None = None
     for world, micro_batch_size, until_killed in [*history, (1, None, LENGTH)]:
@@ -87,8 +63,8 @@ def test_epochs_have_orders_of_their_own_and_seeds_as_well() -> None:
     assert one.epoch == 2
     assert len({json.dumps(order) for order in orders}) == 3
     assert next(steps([stream(shuffle=False, lanes=1)])) == [
-        *(f"file-0/{number}" for number in range(7)),
-        "file-2/0",
+        *(f"file-0/{number:02}" for number in range(7)),
+        "file-2/00",
     ]
 
 
@@ -202,7 +178,7 @@ def test_a_read_that_does_not_begin_where_it_is_told_is_named() -> None:
 def test_a_loader_that_ends_before_the_epoch_is_named() -> None:
     one = stream()
     with pytest.raises(ValueError, match="the loader ended before the epoch"):
-        list(steps_of_one(one, iter([["file-0/0"]])))
+        list(steps_of_one(one, iter([["file-0/00"]])))
 
 
 def steps_of_one(one: ElasticStream, loader: Iterator[Any]) -> Iterator[list[Any]]:
