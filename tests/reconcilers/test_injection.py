@@ -76,20 +76,6 @@ def test_of_any_other_command_no_word_is_changed(words: list[str]) -> None:
     assert with_agent(words, "/dlr") == ([*WRAPPER, *words], None)
 
 
-@pytest.mark.real
-@pytest.mark.skipif(shutil.which("bash") is None, reason="there is no bash")
-def test_a_shells_only_command_takes_its_place_and_so_gets_the_pods_sigterm() -> None:
-    command, _ = with_agent(["bash", "-c", "sleep 600"], "/dlr")
-    with subprocess.Popen(command) as process:
-        try:
-            deadline = time.monotonic() + 120
-            while (running := Path(f"/proc/{process.pid}/cmdline").read_bytes()) != b"sleep\x00600\0":
-                assert time.monotonic() < deadline, running
-                time.sleep(0.01)
-        finally:
-            process.kill()
-
-
 def test_command_and_args_are_one_command() -> None:
     container = injected(command=["bash", "-c"], args=["torchrun t.py"])["containers"][0]
     assert container["command"] == [*WRAPPER, "bash", "-c", "torchrun t.py"]
@@ -202,12 +188,11 @@ WORDS = st.lists(st.text(st.characters(exclude_characters="\0", exclude_categori
 
 
 @pytest.mark.real
-@given(WORDS)
-def test_what_is_not_launched_by_us_runs_with_the_very_words_it_had(arguments: list[str]) -> None:
-    words = ["printf", "<%s>", *arguments]
+def test_what_is_not_launched_by_us_runs_with_the_very_words_it_had() -> None:
+    words = ["printf", "<%s>", "", "a b", "$HOME", "'\"\\\n*", "-n", "é"]
     command, _ = with_agent(words, "/dlr")
     wrapped = subprocess.run(command, capture_output=True, check=True, timeout=300).stdout
-    assert wrapped == subprocess.run(words, capture_output=True, check=True, timeout=300).stdout
+    assert wrapped.decode() == "".join(f"<{word}>" for word in words[2:])
 
 
 @given(WORDS.filter(bool))
