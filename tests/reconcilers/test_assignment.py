@@ -20,24 +20,10 @@ def of_check(template: dict[str, Any] | None = None, **status: Any) -> CheckAssi
     return CheckAssignment(check_worker(), {}, check(status=status, **more), None, "image")
 
 
-def test_a_job_s_worker_may_go_when_the_job_is_suspended_or_finished() -> None:
-    assert not of_job().released and not of_job(status={"phase": "Restarting"}).released
-    assert of_job(suspend=True).released
-    assert of_job(status={"phase": "Failed"}).released
-
-
 @pytest.mark.parametrize(("phase", "seconds"), [("Running", None), ("Suspended", 0)])
 def test_pods_of_a_suspended_job_go_as_soon_as_its_status_says_so(phase: str, seconds: float | None) -> None:
     suspended = of_job(suspend=True, status={"phase": phase}, runPolicy={"cleanPodPolicy": "None"})
     assert suspended.seconds_to_cleaning(pod_ended=False, now=NOW) == seconds
-
-
-@pytest.mark.parametrize(
-    ("phase", "released"),
-    [(None, False), ("Pending", False), ("Running", False), ("Succeeded", True), ("Failed", True)],
-)
-def test_a_check_s_worker_may_go_when_the_check_has_finished(phase: str | None, released: bool) -> None:
-    assert of_check(**({"phase": phase} if phase else {})).released is released
 
 
 @pytest.mark.parametrize(

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
-import kubernetes.client
 import pytest
 import yaml
 
 from controller.errors import Forbidden, NotFound
-from controller.reconciler import Result
 from controller.resources import EVENTS, NETWORKPOLICIES, PODDISRUPTIONBUDGETS, PODS, Resource
 from crds import names
-from reconcilers.observed.builder import check_labels, labels, owner_reference
+from reconcilers.observed.builder import owner_reference
 from reconcilers.runtime.kinds import (
     COSCHEDULING_PODGROUPS,
     ELASTICJOBS,
@@ -246,21 +243,6 @@ def test_the_controller_may_connect_to_the_agents_of_jobs_and_nobody_else_of_its
     assert network_policy_of(check, "dlr-system") == network_policy_of(check)
 
 
-@pytest.mark.parametrize("kind", ["ElasticJob", "NodeCheck"])
-def test_policy_admits_the_pods_of_its_owner_alone_and_has_fields_that_kubernetes_knows(kind: str) -> None:
-    owner = {"kind": kind, "metadata": {"name": "digits", "namespace": "default", "uid": "u"}}
-    policy = network_policy_of(owner)
-    api = kubernetes.client.ApiClient()
-    read = api.deserialize(json.dumps(policy), "V1NetworkPolicy", "application/json")
-    assert api.sanitize_for_serialization(read) == policy
-    of_pods = labels("digits", "worker", 0) if kind == "ElasticJob" else check_labels("digits", 0)
-    of_others = check_labels("digits", 0) if kind == "ElasticJob" else labels("digits", "worker", 0)
-    ((peer,),) = ([from_["podSelector"] for from_ in rule["from"]] for rule in policy["spec"]["ingress"])
-    for selector in (policy["spec"]["podSelector"], peer):
-        assert selector["matchLabels"].items() <= of_pods.items()
-        assert not selector["matchLabels"].items() <= of_others.items()
-
-
 @pytest.mark.parametrize(
     ("policy", "resource"), [(COSCHEDULING, COSCHEDULING_PODGROUPS), (VOLCANO, VOLCANO_PODGROUPS)]
 )
@@ -323,19 +305,3 @@ async def test_pods_wait_for_the_podgroup_to_be_the_jobs_own(town: Town) -> None
     await town.client.delete(COSCHEDULING_PODGROUPS, "taken", NAMESPACE)
     await town.until_pods("taken", 2)
     await town.until_spec(COSCHEDULING_PODGROUPS, "taken", minMember=2)
-
-
-async def test_podgroup_that_does_not_come_is_told_on_the_job(
-    town: Town, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The controller's other half may be slow."""
-
-    async def nothing(*_: Any, **__: Any) -> Result:
-        return Result(60.0)
-
-    with monkeypatch.context() as patch:
-        patch.setattr("reconcilers.gang.reconciler.GangReconciler.reconcile", nothing)
-        await town.submit("late", **COSCHEDULING)
-        assert "has not been created yet" in await town.until_unscheduled("late", "WaitingForPodGroup")
-        assert await town.pods("late") == []
-    await town.until_pods("late", 2)

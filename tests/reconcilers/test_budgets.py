@@ -10,7 +10,6 @@ from crds.job_status import FailureBudget
 from reconcilers.failure import budgets
 from reconcilers.failure.budgets import ALIKE_LIMIT, CONSEQUENCES_LIMIT, MAX_HOLD_SECONDS, Failed
 from reconcilers.failure.meaning import MEANING
-from tests.reconcilers.build import NOW, later
 
 USER = ExitClass.USER_ERROR
 FREE_CLASSES = [c for c in ExitClass if MEANING[c].free]
@@ -45,10 +44,6 @@ def test_each_class_has_restart_count_of_its_own(exit_class: ExitClass) -> None:
     others = [f for c in SPENDERS if c not in (exit_class, USER, ExitClass.UNKNOWN) for f in different(3, c)]
     assert reason(spend(*others, *different(3, exit_class))) is None
     assert reason(spend(*others, *different(4, exit_class))) == "RestartLimitExceeded"
-
-
-def test_unknown_failures_spend_the_users_budget() -> None:
-    assert reason(spend(*different(2), *different(2, ExitClass.UNKNOWN))) == "RestartLimitExceeded"
 
 
 def test_the_sentence_says_who_how_often_and_why() -> None:
@@ -120,23 +115,9 @@ def test_waits_are_bounded(count: int, follows: bool) -> None:
     assert 0 <= budgets.hold_seconds(budget, 30) <= MAX_HOLD_SECONDS
 
 
-def test_the_wait_is_written_down_as_a_time() -> None:
-    assert budgets.with_hold(spend(failed()), 30, NOW).held_until is None
-    assert budgets.with_hold(spend(*different(3)), 30, NOW).held_until == later(2)
-    lasted = budgets.with_hold(spend(*different(3)), 30, NOW, lasted_seconds=budgets.LASTING_SECONDS)
-    assert lasted.held_until is None, "it did not come quickly"
-
-
 # --- consequences -----------------------------------------------------------------------------------
 
 FOLLOWS = failed(ExitClass.UNKNOWN, "Connection closed by peer", follows=True)
-
-
-def test_what_follows_from_a_peer_spends_nothing_and_waits_for_word_of_who_was_first() -> None:
-    budget = spend(failed(), FOLLOWS)
-    assert (budget.spent, budget.alike, budget.consequences) == ({"UserError": 1}, 1, 1)
-    assert budgets.hold_seconds(budget, 30) == 1
-    assert budgets.after(budget, failed()).consequences == 0
 
 
 def test_a_dead_node_is_noticed_before_its_peers_failures_fail_the_job() -> None:

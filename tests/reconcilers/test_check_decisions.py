@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -39,7 +38,6 @@ from reconcilers.nodecheck.steps import (
     rounds_of,
     settled_nodes,
 )
-from tests.counting import growth
 from tests.reconcilers.build import BAD, GOOD, NO_GPU, NOW, outcome, report, worker
 
 UID = "uid-c"
@@ -121,24 +119,6 @@ def test_a_node_is_contested_by_the_claim_that_goes_first_of_those_that_want_it(
             if each.tests or each.order < mine.order:
                 first.setdefault(node, each)
     assert in_the_way(mine, claims) == first
-
-
-def test_each_claim_is_compared_with_the_nodes_that_are_left_and_not_with_all() -> None:
-    nodes = [f"node-{number}" for number in range(1_001)]
-    mine = claim_of(check("mine"), Precedence.OTHERS, wanted=frozenset(nodes))
-
-    claims = {
-        count: [
-            replace(mine, uid=f"{number}", wanted=frozenset(nodes[:count]), tests=True)
-            for number in range(3_000)
-        ]
-        for count in (10, 1_000)
-    }
-
-    def look(count: int) -> None:
-        assert len(in_the_way(mine, claims[count])) == count
-
-    assert growth(look, 10, 1_000) < 10, "of 100 times as many nodes"
 
 
 # --- who is out ---------------------------------------------------------------------------------------
@@ -233,13 +213,6 @@ def test_local_failure_is_remembered_with_what_helps_when_the_report_is_gone() -
     status = with_local_failures(NodeCheckStatus(nodes=["n0"], round=1), CheckHistory(local={"n0": lost}))
     history = history_of(status, [CheckedNode("n0", 1, worker(0))])
     assert history.local["n0"] == lost and settled_nodes(status) == {"n0"}
-
-
-def test_long_messages_are_cut() -> None:
-    status = NodeCheckStatus(round=1, groups=[group("n0", "n1")])
-    failed = outcome("pair", "Failed", round=1, reason="x" * 512)
-    ended = ended_step(status, [participant(i, GOOD, [failed]) for i in (0, 1)], overdue=False)
-    assert ended is not None and ended.round is not None and len(ended.round.groups[0].failure) <= 200
 
 
 # --- what the diagnosis is told -----------------------------------------------------------------------

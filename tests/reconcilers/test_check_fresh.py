@@ -53,13 +53,6 @@ def test_node_that_passed_since_then_is_fresh_and_the_others_are_not() -> None:
     assert fresh_passes(checks, CREATED, later(1)) == set()
 
 
-def test_newer_verdict_takes_an_earlier_pass_back() -> None:
-    for verdict in ("Faulty", "Straggler", "Inconclusive"):
-        checks = [check(later(-10), a="Healthy"), check(NOW, a=verdict)]
-        assert fresh_passes(checks, CREATED, LONG_AGO) == set()
-        assert newest_verdicts(checks)["a"] == verdict
-
-
 def test_of_two_verdicts_in_the_same_second_the_pass_does_not_count() -> None:
     checks = [check(NOW, a="Healthy"), check(NOW, a="Faulty")]
     assert not fresh_passes(checks, CREATED, LONG_AGO) and not fresh_passes(checks[::-1], CREATED, LONG_AGO)

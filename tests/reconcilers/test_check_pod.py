@@ -44,7 +44,7 @@ def limits(pod: dict[str, Any]) -> dict[str, Any]:
     return limits
 
 
-def test_without_a_template_it_is_a_small_pod_of_the_controllers_image() -> None:
+def test_without_a_template_it_is_a_small_pod_of_the_controllers_image_that_runs_as_nobody() -> None:
     pod = built(check())
     (container,) = pod["spec"]["containers"]
     assert (container["name"], container["image"], container["command"]) == (
@@ -57,11 +57,6 @@ def test_without_a_template_it_is_a_small_pod_of_the_controllers_image() -> None
     (mount, token), (volume, _) = container["volumeMounts"], pod["spec"]["volumes"]
     assert token["mountPath"] == "/var/run/secrets/kubernetes.io/serviceaccount"
     assert (mount["mountPath"], volume["emptyDir"]) == ("/dev/shm", {"medium": "Memory"})
-
-
-def test_without_a_template_it_runs_as_nobody_and_writes_into_shared_memory_alone() -> None:
-    pod = built(check())
-    (container,) = pod["spec"]["containers"]
     assert pod["spec"]["securityContext"]["runAsUser"] == 65532
     assert container["securityContext"]["readOnlyRootFilesystem"] is True
     assert environment(pod)["TMPDIR"] == "/dev/shm" == container["volumeMounts"][0]["mountPath"]

@@ -16,7 +16,7 @@ from reconcilers.failure.policy import Assessment
 from reconcilers.job.workers import Relaunch, relaunched
 from reconcilers.worker.job_pod import build_job_pod
 from tests.reconcilers.build import failure, job, worker
-from tests.reconcilers.failure_life import FORMED, REFORMING, Life
+from tests.reconcilers.failure_life import FORMED, Life
 from tests.reconcilers.test_culprit import hang
 
 CONTAINED = "CUDA error: Invalid access of peer GPU memory over nvlink or a hardware error"
@@ -76,17 +76,6 @@ def test_a_contained_nvlink_fault_of_one_domain_is_its_switch_though_all_others_
     assert len(told) == 1
 
 
-def test_all_reports_at_once_are_one_failure_of_the_domain_of_the_first() -> None:
-    life = sixteen()
-    say_failed(life, 0, 1, 2, 12, 13, 14, after=7.0)
-    say_failed(life, 8, 9, 10, 11, after=0.5)
-    first = life.look()
-    assert blamed(life).domain == "c" and not first.renewals and life.world.phase is REFORMING
-    assert life.world.reason.startswith("the switch of domain c, whose workers failed alike, first ")
-    assert renewed(life.look()) == RACK_C
-    assert life.job.status.restarts == {"HardwareError": 1}
-
-
 def test_workers_behind_the_switch_that_lost_a_peer_first_leave_too() -> None:
     life = sixteen()
     say_failed(life, 8, 9, 10, after=0.5)
@@ -95,34 +84,25 @@ def test_workers_behind_the_switch_that_lost_a_peer_first_leave_too() -> None:
     assert renewed(life.look()) == RACK_C
 
 
-@pytest.mark.parametrize("failed", [(8,), (8, 9)])
-def test_one_node_or_half_of_a_domain_is_not_its_switch(failed: tuple[int, ...]) -> None:
-    life = sixteen()
-    say_failed(life, *failed, after=0.5)
+@pytest.mark.parametrize(
+    ("failed", "message", "policy", "renewed_one"),
+    [
+        ((8,), CONTAINED, {}, {"w8"}),
+        ((8, 9), CONTAINED, {}, {"w8"}),
+        ((0, 4, 8, 12), CONTAINED, {}, {"w0"}),
+        ((8, 9, 10, 11), "ValueError: bad", {}, set()),
+        ((8, 9, 10, 11), CONTAINED, {"domain": None}, {"w10"}),
+    ],
+    ids=["one node", "half of a domain", "several domains", "an error of the script", "no domains"],
+)
+def test_other_failures_are_of_no_switch(
+    failed: tuple[int, ...], message: str, policy: dict[str, Any], renewed_one: set[str]
+) -> None:
+    """The first is blamed; of several at once, the first by name."""
+    life = sixteen(**policy)
+    say_failed(life, *failed, after=0.5, message=message)
     life.look()
-    assert blamed(life).domain is None and renewed(life.look()) == {"w8"}
-
-
-def test_failures_that_lie_in_several_domains_are_of_no_switch() -> None:
-    life = sixteen()
-    say_failed(life, 0, after=0.5)
-    say_failed(life, 4, 8, 12, after=0.6)
-    life.look()
-    assert blamed(life).domain is None and renewed(life.look()) == {"w0"}
-
-
-def test_an_error_of_the_script_on_a_whole_domain_is_not_its_switch() -> None:
-    life = sixteen()
-    say_failed(life, 8, 9, 10, 11, after=0.5, message="ValueError: bad")
-    life.look()
-    assert blamed(life).domain is None and not life.look().renewals
-
-
-def test_without_domains_the_first_device_is_blamed() -> None:
-    life = sixteen(domain=None)
-    say_failed(life, 8, 9, 10, 11, after=0.5)
-    life.look()
-    assert blamed(life).domain is None and renewed(life.look()) == {"w10"}, "by name, as before"
+    assert blamed(life).domain is None and renewed(life.look()) == renewed_one
 
 
 def test_a_domain_that_waits_at_a_place_of_its_own_is_named_and_stays() -> None:

@@ -62,14 +62,6 @@ def domains_of(world: Rendezvous, people: Sequence[Participant]) -> list[str]:
 # --- 4 domains of 4 nodes ----------------------------------------------------------------------------------
 
 
-def test_without_one_in_its_domain_any_standby_worker_steps_in_and_has_its_rank_beside_its_own_domain() -> (
-    None
-):
-    people = [*racks(6), *lost("b", 6), *idle("a", 16)]
-    world = decide(SIXTEEN, people, bounds(16, 12, standby=1), NOW).rendezvous
-    assert world.members == [0, 1, 2, 3, 16, 4, 5, 7, *range(8, 16)]
-
-
 def test_a_world_of_whole_domains_waits_for_the_lost_node_though_there_is_a_standby_worker_elsewhere() -> (
     None
 ):
@@ -90,17 +82,6 @@ def test_workers_that_are_ready_in_domains_with_too_few_are_named() -> None:
     waiting = decide(Rendezvous(), ready, bounds(8, 4, unit=4), NOW).rendezvous
     assert waiting.phase is FORMING
     assert waiting.waits_for == "6 of at least 4 workers are ready, 0 of them in domains that have 4"
-
-
-def test_nobody_gives_way_for_a_tidier_world() -> None:
-    """Domain e is whole, domain b is not: but who trains goes on."""
-    people = [*racks(), *idle("e", *range(16, 20))]
-    assert decide(SIXTEEN, people, bounds(16, 8, unit=4, standby=4), NOW).rendezvous == SIXTEEN
-
-
-def test_without_domains_ranks_are_by_index() -> None:
-    people = [*rack("", 3, 1, 2), *rack("", 0)]
-    assert [p.index for p in in_rank_order(people, formed(3, 2, 1, 0))] == [0, 1, 2, 3]
 
 
 def test_ranks_of_ten_thousand_workers_scattered_over_all_domains_are_by_index() -> None:

@@ -123,16 +123,6 @@ def test_a_look_walks_the_fewer_of_such_nodes_and_the_jobs_workers(
     assert len(town.of("a")) == 2 and len(asked) == 2
 
 
-@pytest.mark.parametrize(("announced", "workers", "size"), [(300, 2, 2), (2, 300, 2), (300, 300, 300)])
-def test_a_look_is_as_large_as_what_it_walks(announced: int, workers: int, size: int) -> None:
-    """By that a thread reads the notices of a large job, whose nodes are all drained."""
-    town = Town()
-    for number in range(300):
-        town.worker("a" if number < workers else "b", number, number)
-        town.node(number, cordoned=number < announced)
-    assert town.notices.look_size(_job("a")) == size
-
-
 def test_a_notice_that_is_read_late_does_not_bring_an_announcement_back(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -172,19 +172,6 @@ def test_an_edited_group_is_put_back_once(edit: str) -> None:
     assert put_back["spec"] == wanted["spec"] and not outdated(put_back)
 
 
-def test_an_edit_of_the_job_reaches_its_groups_and_the_next_one_too() -> None:
-    made = group_job(stored(), 0)
-    found = made | {"metadata": made["metadata"] | {"generation": 1, "resourceVersion": "1"}}
-    for generation, seconds in ((5, 70), (6, 80)):
-        edited = stored()
-        edited["metadata"]["generation"] = generation
-        edited["spec"]["elasticPolicy"]["hangTimeoutSeconds"] = seconds
-        found = applied(found, renewal(edited, 0, found).body)
-        assert found["spec"]["elasticPolicy"] == {"hangTimeoutSeconds": seconds}
-        note = found["metadata"]["annotations"][names.ANNOTATION_GROUPED_GENERATION]
-        assert note == generations(generation, found["metadata"]["generation"])
-
-
 # --- what a look plans ---------------------------------------------------------------------------------------
 
 
@@ -207,17 +194,6 @@ def test_nothing_is_written_where_nothing_changes() -> None:
     settled = after(whole(), plan)
     again = look(settled, *groups, seconds=50)
     assert (again.status_patch, again.is_for_people) == ({}, True)
-
-
-def test_groups_that_are_left_over_go_the_highest_first_and_after_a_membership_without_them() -> None:
-    groups = [group(index) for index in range(4)]
-    before = after(whole(groups=4), look(whole(groups=4), *groups))
-    smaller = before.model_copy(update={"spec": whole(groups=2).spec})
-    plan = look(smaller, *groups)
-    assert [act.name for act in plan.surplus] == ["digits-group-2", "digits-group-3"]
-    assert all(act.uid for act in plan.surplus)
-    members = [each["index"] for each in plan.status_patch["membership"]["groups"]]
-    assert members == [0, 1], "the status is written before the groups are deleted"
 
 
 def test_a_suspended_job_suspends_its_groups_makes_none_and_stops_its_deadline() -> None:
@@ -328,17 +304,6 @@ def test_conditions_say_who_trains_and_why_workers_are_missing() -> None:
     waiting = look(whole(minimum=3), group(0), group(1), pending)
     assert waiting.status_patch["reason"] == "Unschedulable"
     assert waiting.status_patch["message"].startswith("2 of 3 groups ready to train, and training needs 3")
-
-
-def account(seconds_trained: float, last: int, **more: Any) -> JSON:
-    return {
-        "state": "Training",
-        "since": TIME,
-        "firstStep": 1,
-        "lastStep": last,
-        "stepsTimed": last,
-        "steppingSeconds": seconds_trained,
-    } | more
 
 
 def test_the_world_of_the_job_has_its_membership_and_phase_alone() -> None:

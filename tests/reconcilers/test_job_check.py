@@ -143,27 +143,10 @@ def test_a_check_of_a_member_gives_the_world_up_and_says_why() -> None:
         assert held.reason.startswith("node check digits-check-7 tests worker")
 
 
-def test_a_check_of_others_lets_the_world_train_and_growth_wait() -> None:
-    people = [*running(0, 1), participant(2, seconds_since_joined=99)]
-    course = decide(formed(0, 1), people, bounds(3, 2), NOW, of(check=unfinished(1, [2])))
-    assert course.rendezvous == formed(0, 1)
-
-
 def test_a_world_whose_training_is_ending_is_not_given_up_for_a_check() -> None:
     people = [participant(0, AgentState.SUCCEEDED, 1), *running(1)]
     course = decide(formed(0, 1), people, bounds(2), NOW, of(check=unfinished()))
     assert course.rendezvous == formed(0, 1)
-
-
-def test_who_is_found_faulty_does_not_join_and_leaves_a_world_that_it_is_in() -> None:
-    faulty = {1: "node check c found b faulty"}
-    people = [participant(0), participant(1, seconds_since_joined=99)]
-    limits = bounds(2, 1, last_call_seconds=0)
-    apart = decide(Rendezvous(), on_faulty_nodes(people, faulty), limits, NOW)
-    assert apart.rendezvous.members == [0]
-    broken = decide(formed(0, 1), on_faulty_nodes(running(0, 1), faulty), bounds(2), NOW)
-    assert broken.rendezvous.phase is REFORMING
-    assert "found b faulty" in broken.rendezvous.reason
 
 
 def test_replacements_have_their_time_from_the_end_of_the_check_on() -> None:
