@@ -103,12 +103,6 @@ def test_the_ground_that_was_reached_never_shrinks(steps: list[int]) -> None:
 # --- waiting ----------------------------------------------------------------------------------------
 
 
-def test_waits_double_from_the_second_failure_on() -> None:
-    waits = [budgets.hold_seconds(spend(*different(n)), 30) for n in range(1, 9)]
-    assert waits == [0, 1, 2, 4, 8, 16, 30, 30]
-    assert budgets.hold_seconds(spend(*different(5, reached=3), failed(reached=4)), 30) == 0
-
-
 @given(st.integers(1, 2_000), st.booleans())
 def test_waits_are_bounded(count: int, follows: bool) -> None:
     budget = FailureBudget(consequences=count) if follows else FailureBudget(alike=count)

@@ -143,40 +143,9 @@ def test_agent_that_is_heard_before_its_pod_is_known_is_waited_for() -> None:
 LOCAL = NodeCheckStatus(round=0)
 
 
-def test_local_tests_are_over_when_all_but_the_reused_have_answered_this_check() -> None:
-    done, reused = participant(0, GOOD), participant(1, reused=True)
-    assert ended_step(LOCAL, [done, reused], overdue=False) is not None
-    assert ended_step(LOCAL, [done, participant(2)], overdue=False) is None
-    assert ended_step(LOCAL, [done, participant(2, GOOD, uid="another")], overdue=False) is None
-    ended = ended_step(LOCAL, [done, participant(2)], overdue=True)
-    assert ended is not None and not ended.unanswered
-    assert ended.withdrawn["n2"].reason == "TooLate"
-
-
 def test_what_could_not_be_tested_withdraws_a_node_unless_something_failed() -> None:
     ended = ended_step(LOCAL, [participant(0, NO_GPU), participant(1, NO_GPU + BAD)], overdue=False)
     assert ended is not None and ended.withdrawn["n0"].message == "a GPU was asked for, and there is none"
-
-
-def test_round_is_over_when_every_member_has_answered_and_passed_if_all_say_so() -> None:
-    status = NodeCheckStatus(round=2, groups=[group("n0", "n1"), group("n2", "n3")])
-    good = [outcome("pair", round=2, figures={"pair_bus_gbps": speed}) for speed in (10.00049, 9.0, 8.0, 8.0)]
-    good[3] |= {"ending": "Failed", "reason": "n2 did not come"}
-    everybody = [participant(i, GOOD, [said]) for i, said in enumerate(good)]
-    assert ended_step(status, [*everybody[:3], participant(3, GOOD)], overdue=False) is None
-    ended = ended_step(status, everybody, overdue=False)
-    assert ended is not None and ended.round is not None
-    first, second = ended.round.groups
-    assert first.passed and first.measured == {Metric.PAIR_BUS_GBPS: 9.0}
-    assert not second.passed and second.failure == "n3: n2 did not come" and not second.measured
-
-
-def test_answers_of_another_round_do_not_count() -> None:
-    status = NodeCheckStatus(round=2, groups=[group("n0", "n1")])
-    said = [participant(i, GOOD, [outcome("pair", round=1)]) for i in (0, 1)]
-    assert ended_step(status, said, overdue=False) is None
-    ended = ended_step(status, said, overdue=True)
-    assert ended is not None and ended.round is not None and ended.round.groups[0].silent == ("n0", "n1")
 
 
 def test_member_that_could_not_test_withdraws_and_says_nothing_of_its_partner() -> None:

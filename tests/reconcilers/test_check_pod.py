@@ -8,8 +8,8 @@ import pytest
 from crds import names
 from crds.nodecheck import NodeCheck
 from localcluster.scheduler.constraints import matches_node, untolerated_taint
-from reconcilers.nodecheck.pod import build_check_pod
-from tests.reconcilers.build import check, check_worker
+from reconcilers.nodecheck.pod import CheckAssignment, build_check_pod
+from tests.reconcilers.build import NOW, check, check_worker, later
 from tests.reconcilers.pods import environment
 
 GPU = "nvidia.com/gpu"
@@ -148,3 +148,19 @@ def test_a_template_makes_a_pod_no_part_of_another_job_or_check() -> None:
     found = built(of_check)["metadata"]["labels"]
     assert names.LABEL_JOB not in found and found["team"] == "fabric"
     assert found[names.LABEL_CHECK] == of_check.metadata.name
+
+
+@pytest.mark.parametrize(
+    ("grace", "pod_ended", "at", "expected"),
+    [(None, True, 99, None), (None, False, 0, 10), (None, False, 20, 0), (60, False, 20, 45)],
+)
+def test_pod_of_a_finished_check_stays_unless_it_outlives_its_grace(
+    grace: int | None, pod_ended: bool, at: float, expected: float | None
+) -> None:
+    spec = {"containers": [{"name": "c", "image": "x"}], "terminationGracePeriodSeconds": grace}
+    of = check(
+        status={"phase": "Succeeded", "completionTime": NOW},
+        **({"template": {"spec": spec}} if grace else {}),
+    )
+    assignment = CheckAssignment(check_worker(), {}, of, None, "image")
+    assert assignment.seconds_to_cleaning(pod_ended=pod_ended, now=later(at)) == expected

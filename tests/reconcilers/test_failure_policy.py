@@ -339,12 +339,3 @@ def test_hundreds_of_identical_failures_make_few_events_and_a_small_job() -> Non
     assert life.job.status.restarts == {"UserError": 200} and life.world.round >= 200
     assert events_of(life.events) < 20
     assert len(life.job.model_dump_json()) < 100_000
-
-
-def test_hundreds_of_failures_with_ever_another_text_make_few_events_too() -> None:
-    life = Life.of(failurePolicy=rule("Ignore"))
-    for number in range(200):
-        life.train()
-        life.fail(0, message=f"ValueError: bad {number} {'x' * (number % 7)}")
-        life.recover()
-    assert events_of(life.events) < 20

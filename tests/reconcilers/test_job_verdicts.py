@@ -203,18 +203,6 @@ def test_a_small_job_is_looked_at_beside_the_event_loop_where_checks_found_many_
     assert all_checks(accused).look_size >= LARGE
 
 
-def test_very_many_checks_that_name_a_job_are_read_beside_the_event_loop(beside: list[str]) -> None:
-    stage = CheckStage()
-    for number in range(300):
-        stage.add_check(f"mine-{number}", status={"phase": "Failed"}, jobName="digits")
-
-    async def look_size() -> int:
-        return (await JobChecksView(stage.process.client, stage.stores).of(checked_job(2), WORKERS)).look_size
-
-    assert asyncio.run(look_size()) >= 300
-    assert beside == ["_of", "_read"]
-
-
 async def test_others_have_a_turn_while_fresh_passes_are_looked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(slices, "SLICE_SECONDS", 0.0)
     stage = CheckStage()
