@@ -16,7 +16,7 @@ from reconcilers.failure.policy import Assessment
 from reconcilers.job.workers import Relaunch, relaunched
 from reconcilers.worker.job_pod import build_job_pod
 from tests.reconcilers.build import failure, job, worker
-from tests.reconcilers.failure_life import FORMED, Life
+from tests.reconcilers.failure_life import Life
 from tests.reconcilers.test_culprit import hang
 
 CONTAINED = "CUDA error: Invalid access of peer GPU memory over nvlink or a hardware error"
@@ -124,18 +124,6 @@ def test_of_a_hang_in_which_all_wait_at_one_place_no_domain_is_blamed() -> None:
         life.say(index, AgentState.FAILED if not index else AgentState.READY, 1, failure=told)
     life.look(ANSWER_SECONDS + 1)
     assert blamed(life).exit_class == ExitClass.HANG and blamed(life).domain is None
-
-
-def test_the_world_goes_on_with_the_other_domains() -> None:
-    life = sixteen(nodeUnit=4, shrinkAfterSeconds=0)
-    say_failed(life, 8, 9, 10, 11, after=0.5)
-    life.look()
-    for index in range(8, 12):  # their next Pods are on their way
-        old = life.workers[index]
-        spec = old.spec.model_copy(update={"incarnation": 2, "excluded_domain": "c"})
-        life.workers[index] = old.model_copy(update={"spec": spec})
-    life.look(120)
-    assert life.world.phase is FORMED and life.world.members == [*range(8), *range(12, 16)]
 
 
 # --- Pods --------------------------------------------------------------------------------------------------

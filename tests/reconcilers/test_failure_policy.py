@@ -232,15 +232,6 @@ def test_fail_job_ends_it_at_once() -> None:
     assert life.events[-1][1] == "FailurePolicy"
 
 
-def test_ignore_spends_nothing_and_restarts() -> None:
-    life = Life.of(failurePolicy=rule("Ignore"), worker={"restartCount": 0})
-    for _ in range(8):
-        life.train()
-        life.fail(0)
-        life.recover()
-    assert not life.ended and life.job.status.restarts == {"UserError": 8} and life.budget.spent == {}
-
-
 def test_replace_gives_the_culprit_a_new_pod_once_its_failure_is_written() -> None:
     life = Life.of(failurePolicy=rule("Replace"))
     life.train()

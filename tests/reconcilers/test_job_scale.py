@@ -159,7 +159,9 @@ def test_newest_plan_that_is_not_refused_is_applied_and_those_before_it_are_supe
     assert verdicts(finished, old) == (None, {"b": "Refused"})
 
 
-def moved(workers: list[ElasticWorker], world: Rendezvous, type_: str = "worker") -> dict[str, list[int]]:
+def moved(
+    workers: list[ElasticWorker], world: Rendezvous | None, type_: str = "worker"
+) -> dict[str, list[int]]:
     migrations = {type_: {"sources": [0], "targets": [2]}}
     of = job(
         replicaSpecs={
@@ -173,6 +175,8 @@ def moved(workers: list[ElasticWorker], world: Rendezvous, type_: str = "worker"
 
 def test_without_a_world_a_target_that_runs_has_taken_over() -> None:
     assert moved([worker(0), worker(2)], Rendezvous()) == {"worker": [0]}
+    speaking = [worker(index, agent=report(index).to_wire()) for index in (0, 2)]
+    assert moved(speaking, None) == {"worker": [0]}
     assert moved([worker(0), worker(2, WorkerPhase.PENDING)], Rendezvous()) == {}
     servers = [
         w.model_copy(update={"spec": w.spec.model_copy(update={"type": "evaluator"})})
@@ -180,9 +184,3 @@ def test_without_a_world_a_target_that_runs_has_taken_over() -> None:
     ]
     world = Rendezvous(round=2, phase="Formed", members=[0, 1], incarnations=[1, 1])
     assert moved(servers, world, "evaluator") == {"evaluator": [0]}
-
-
-def test_without_a_world_a_worker_that_runs_has_taken_over_though_its_agent_speaks() -> None:
-    both = [worker(0, agent=report(0).to_wire()), worker(2, agent=report(2).to_wire())]
-    of = job(replicas=2, status={"migrations": {"worker": {"sources": [0], "targets": [2]}}})
-    assert with_moves_done(of, both, None)[0].status.retired == {"worker": [0]}

@@ -5,14 +5,12 @@ from datetime import timedelta
 
 import pytest
 
-from controller import slices
 from controller.slices import LARGE
 from crds.elasticworker import WorkerPhase
 from crds.nodecheck import NodeCheck
 from reconcilers.findings.finished import FinishedChecks, newest_on
 from reconcilers.job.workers import plan_relaunches
 from reconcilers.nodecheck.job_checks import JobChecks, JobChecksView, standing_of
-from reconcilers.nodecheck.view import CheckView
 from reconcilers.runtime.kinds import NODECHECKS
 from tests.counting import calls, cpu_seconds
 from tests.reconcilers.build import NOW, check, job, later, node_sets
@@ -201,27 +199,6 @@ def test_a_small_job_is_looked_at_beside_the_event_loop_where_checks_found_many_
     assert all_checks(others(a="Healthy", b="Faulty")).look_size == 0
     accused = others(0.0, **{f"n{number}": "Faulty" for number in range(1_000)})
     assert all_checks(accused).look_size >= LARGE
-
-
-async def test_others_have_a_turn_while_fresh_passes_are_looked_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(slices, "SLICE_SECONDS", 0.0)
-    stage = CheckStage()
-    nodes = [f"n{number}" for number in range(50)]
-    stage.add_nodes(*nodes)
-    ended = {"phase": "Succeeded", "completionTime": NOW.isoformat(), "nodes": nodes}
-    stage.add_check("passed", status=ended, nodeSelector={})
-    view, turns = CheckView(stage.stores, stage.process.client), 0
-
-    async def another() -> None:
-        nonlocal turns
-        while True:
-            turns += 1
-            await asyncio.sleep(0)
-
-    task = asyncio.create_task(another())
-    assert await view.fresh(check(freshSeconds=3_600), nodes, later(60)) == frozenset(nodes)
-    task.cancel()
-    assert turns >= len(nodes)
 
 
 # --- relaunching ------------------------------------------------------------------------------------

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from datetime import datetime
 from typing import Any
 
 import pytest
@@ -21,28 +20,6 @@ pytestmark = pytest.mark.played
 JSON = dict[str, Any]
 
 
-def failure(time: str, round_: int = 1) -> JSON:
-    return {
-        "sequence": 1,
-        "round": round_,
-        "rank": 1,
-        "exitCode": 1,
-        "message": "ValueError: bad",
-        "time": time,
-    }
-
-
-def terminated(code: int) -> JSON:
-    ended = {"name": "main", "image": "x", "imageID": "", "ready": False, "restartCount": 0}
-    return ended | {"state": {"terminated": {"exitCode": code, "reason": "Error", "message": "no such file"}}}
-
-
-async def end_pods(played: Played, name: str, code: int) -> None:
-    for pod in await played.pods(name):
-        phase = "Failed" if code else "Succeeded"
-        await played.pod_status(pod, {"phase": phase, "containerStatuses": [terminated(code)]})
-
-
 async def events(played: Played, name: str) -> list[str]:
     return [event.reason for event in played.api.events if event.name == name]
 
@@ -53,16 +30,6 @@ async def warning(played: Played, name: str, type_: str) -> JSON:
         return next((w for w in warnings if w["type"] == type_), None)
 
     return await played.until(f"{type_} of {name}", found)
-
-
-async def test_deadline_fails_the_job_and_ttl_removes_it(played: Played) -> None:
-    await played.submit("late", runPolicy={"activeDeadlineSeconds": 5})
-    status = await played.phase("late", "Failed")
-    assert any(c["reason"] == "DeadlineExceeded" for c in status["conditions"])
-    brief = {"spec": {"runPolicy": {"ttlSecondsAfterFinished": 1}}}
-    await played.client.patch(ELASTICJOBS, "late", brief, NAMESPACE)
-    await played.settle(5.0)
-    assert played.api.find(ELASTICJOBS, "late") is None and await played.pods("late") == []
 
 
 async def test_a_job_resumed_before_its_pods_are_gone_has_new_ones_and_no_world_with_the_old(
@@ -80,25 +47,6 @@ async def test_a_job_resumed_before_its_pods_are_gone_has_new_ones_and_no_world_
         await played.run_agent(f"hasty-worker-{index}", incarnation=2)
     assert (await played.formed("hasty", 2))["incarnations"] == [2, 2]
     assert not (await played.status("hasty")).get("restarts"), "no failure"
-
-
-async def test_a_failed_job_looks_failed_when_its_pods_have_ended_whether_a_controller_ran_or_not(
-    played: Played,
-) -> None:
-    await played.train("over", worker={"restartCount": 0})
-    report = {"state": "Failed", "failure": failure("2026-01-01T12:00:00Z")}
-    await played.say("over-worker-1", report)
-    await played.phase("over", "Failed")
-    played.end()
-    await end_pods(played, "over", 137)
-    played.begin()
-    await played.settle()
-    status = await played.status("over")
-    assert {"failed": 2}.items() <= status["replicaStatuses"]["worker"].items()
-    true = {c["type"] for c in status["conditions"] if c["status"] == "True"}
-    workers = played.api.list(ELASTICWORKERS)
-    assert not true & {"Running", "WorldFormed"} and {w["status"]["phase"] for w in workers} == {"Failed"}
-    assert not any(w["status"].get("restarts") for w in workers), "a Pod that ends with its job is no failure"
 
 
 async def test_node_that_dies_before_its_agent_is_heard_a_second_time_is_lost_in_time(played: Played) -> None:
@@ -225,52 +173,6 @@ async def test_a_masters_replicas_are_ignored_whatever_they_say(played: Played) 
     await played.formed("mastered", 1)
     assert [w["type"] for w in (await played.status("mastered"))["warnings"]] == ["MasterReplicaIgnored"]
     assert len(await played.pods("mastered")) == 1
-
-
-async def test_the_account_goes_on_whoever_keeps_it(played: Played) -> None:
-    def told(*rounds: tuple[int, int, int], **more: Any) -> JSON:
-        """Rounds with their first and last steps, a step every 10 ms."""
-        listed = [
-            {"round": r, "firstStep": first, "lastStep": last, "steppingSeconds": (last - first) / 100}
-            for r, first, last in rounds
-        ]
-        return {"rounds": listed, "progress": {"step": rounds[-1][2], "time": now()}} | more
-
-    def now() -> str:
-        return played.now().strftime("%Y-%m-%dT%H:%M:%S.%fZ")
-
-    await played.train("kept", 2)
-    await played.settle(1.0)
-    for index in (0, 1):
-        await played.say(f"kept-worker-{index}", told((1, 1, 1)))
-    await played.settle(2.0)
-    written = (await played.job("kept"))["metadata"]["resourceVersion"]
-    for last in range(2, 12):
-        await played.say("kept-worker-0", told((1, 1, last)))
-        await played.settle(0.1)
-    assert (await played.job("kept"))["metadata"]["resourceVersion"] == written, "steps write nothing"
-
-    played.end()
-    ended = failure(now())
-    await played.say("kept-worker-1", told((1, 1, 11), state="Failed", failure=ended))
-    played.api.seconds += 1.0
-    played.begin()
-    await played.formed("kept", 2)
-    for state, last in (("Running", 11), ("Succeeded", 21)):
-        for index in (0, 1):
-            report = told((1, 1, 12), (2, 11, last), state=state, observedRound=2)
-            await played.say(f"kept-worker-{index}", report)
-        await played.settle(1.0)
-    status = await played.phase("kept", "Succeeded")
-    goodput = status["goodput"]
-    assert (goodput["firstStep"], goodput["lastStep"], goodput["stepsRedone"]) == (1, 21, 2)
-    assert goodput["steppingSeconds"] == pytest.approx(0.11 + 0.10)
-    states = ["Pending", "Forming", "Training", "Recovering", "Training"]
-    assert [episode["state"] for episode in status["history"]][-5:] == states
-    submitted, completed = status["history"][0]["since"], status["completionTime"]
-    life = (datetime.fromisoformat(completed) - datetime.fromisoformat(submitted)).total_seconds()
-    assert sum(goodput["seconds"].values()) == pytest.approx(life, abs=0.01)
-    assert goodput["ratio"] == pytest.approx(21 * 0.01 / life, rel=1e-3)
 
 
 # --- checks -------------------------------------------------------------------------------------------------
