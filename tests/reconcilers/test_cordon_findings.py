@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import replace
-from datetime import datetime, timedelta
+from datetime import timedelta
 from itertools import count
 from typing import Any, cast
 
@@ -31,6 +31,7 @@ from reconcilers.setup import add_indexes
 from tests.reconcilers.api import merged
 from tests.reconcilers.build import NOW, later, node_sets, verdicts, worker
 from tests.reconcilers.caches import shaped_cache, tools_of
+from tests.reconcilers.check_stage import stamp
 
 NODES = ("node-1", "node-2", "node-3", "node-4")
 
@@ -109,10 +110,6 @@ def test_hardware_error_accuses_the_node_it_happened_on_and_others_accuse_nobody
 
 
 # --- which machine ----------------------------------------------------------------------------------
-
-
-def stamp(at: datetime) -> str:
-    return at.strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def read_by(

@@ -20,16 +20,8 @@ pytestmark = pytest.mark.played
 JSON = dict[str, Any]
 
 
-async def events(played: Played, name: str) -> list[str]:
+def events(played: Played, name: str) -> list[str]:
     return [event.reason for event in played.api.events if event.name == name]
-
-
-async def warning(played: Played, name: str, type_: str) -> JSON:
-    async def found() -> JSON | None:
-        warnings = (await played.status(name)).get("warnings", ())
-        return next((w for w in warnings if w["type"] == type_), None)
-
-    return await played.until(f"{type_} of {name}", found)
 
 
 async def test_a_job_resumed_before_its_pods_are_gone_has_new_ones_and_no_world_with_the_old(
@@ -72,12 +64,12 @@ async def test_a_container_that_cannot_start_is_told_on_the_job_until_it_does(pl
     waits = {"name": "main", "image": "x", "imageID": "", "ready": False, "restartCount": 0}
     waits |= {"state": {"waiting": {"reason": "ErrImagePull", "message": "registry/x: not found"}}}
     await played.pod_status("image-worker-0-1", {"containerStatuses": [waits]})
-    said = (await warning(played, "image", "WorkersNotStarted"))["message"]
+    said = await played.warning("image", "WorkersNotStarted")
     assert (
         "1 Pod cannot start: main: ErrImagePull: registry/x: not found (the Pod has no pull secret) (image-worker-0, since 2026-"
         in said
     )
-    assert "ImagePullBackOff" in await events(played, "image")
+    assert "ImagePullBackOff" in events(played, "image")
     await played.run_agent("image-worker-0")
     await played.settle(5.0)
     assert not (await played.status("image")).get("warnings")
@@ -132,7 +124,7 @@ async def test_what_was_done_is_told_though_another_act_is_refused(played: Playe
     await played.settle()
     relaunched = [event.message for event in played.api.events if event.reason == "WorkerRelaunched"]
     assert len(relaunched) == 1 and relaunched[0].startswith("partly-worker-2")
-    assert "WorldBroken" in await events(played, "partly")
+    assert "WorldBroken" in events(played, "partly")
 
 
 async def test_a_job_whose_check_is_refused_trains_without(played: Played) -> None:
@@ -142,7 +134,7 @@ async def test_a_job_whose_check_is_refused_trains_without(played: Played) -> No
 
     played.begin().before_write = refuse
     await played.train("unchecked", nodeCheck={"enabled": True})
-    assert "CheckRefused" in await events(played, "unchecked")
+    assert "CheckRefused" in events(played, "unchecked")
 
 
 async def test_a_worker_costs_four_writes_until_it_is_ready_and_none_after(played: Played) -> None:
