@@ -18,7 +18,7 @@ from reconcilers.goodput.goodput import (
     reported_rounds,
     with_rounds,
 )
-from tests.reconcilers.build import NOW, job, later, report, worker
+from tests.reconcilers.build import NOW, job, report, worker
 
 
 def figures(round_: int, first: int, last: int, seconds: float = 0.0) -> RoundProgress:
@@ -132,9 +132,3 @@ def test_whatever_is_seen_of_a_life_the_account_is_what_its_step_log_says(
     assert goodput.stepping_seconds == pytest.approx(
         sum((s.steps - 1) * s.step_seconds for s in life), abs=1e-4
     )
-
-
-def test_the_account_of_a_finished_job_is_closed() -> None:
-    closed = BEGINNING.model_copy(update={"ratio": 0.5})
-    finished = submitted(100, phase="Succeeded", goodput=closed.to_wire())
-    assert goodput_now(finished, [member(0, figures(1, 1, 9, 8.0))], later(1_000)) == closed

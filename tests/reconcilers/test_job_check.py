@@ -16,7 +16,6 @@ from crds.rendezvous import Rendezvous
 from reconcilers.failure.facts import Blame, Hold
 from reconcilers.nodecheck.job_checks import (
     JobChecks,
-    active_check,
     check_name,
     new_check,
     next_number,
@@ -48,13 +47,6 @@ def of(*unchecked: int, check: NodeCheck | None = None, refused: bool = False) -
 
 
 # --- which check, and of whom -----------------------------------------------------------------------
-
-
-def test_the_oldest_unfinished_check_is_active() -> None:
-    ended = job_check(1)
-    assert active_check([unfinished(3), ended, unfinished(2)]) == unfinished(2)
-    assert active_check([ended, job_check(4, "Failed")]) is None
-    assert active_check([job_check(1, None)]) is not None
 
 
 def test_the_first_world_is_put_off_until_its_unchecked_workers_are_tested() -> None:

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 from datetime import timedelta
+from typing import Any
 
 import pytest
 
@@ -39,50 +40,46 @@ def unchecked(*checks: NodeCheck, workers: list = WORKERS, now: object = AFTER, 
     return set(standing.unvetted)
 
 
-def test_a_new_jobs_workers_are_unchecked_and_fresh_passes_by_anyone_count() -> None:
-    assert unchecked() == {0, 1}
-    assert unchecked(others(a="Healthy"), now=later(60)) == {1}
-    assert unchecked(others(a="Healthy"), now=AFTER) == {0, 1}
+BOTH = job_check(1, of=WORKERS)
+PASSED = [others(a="Healthy", b="Healthy"), BOTH]
+FAILED = job_check(1, "Failed")
+SHARED = [at(0, "a"), at(1, "a")]
+"""Two workers on one node."""
+LATE = [at(0, "a"), at(1, "c", 2, lastExit={"incarnation": 1, "exitClass": "NodeLost", "time": later(60)})]
+"""One of two whose Pod came after the first failed check."""
 
 
-def test_passes_from_before_the_suspicion_count_no_more() -> None:
-    passed = [others(a="Healthy", b="Healthy"), job_check(1, of=WORKERS)]
-    assert unchecked(*passed, now=later(60), suspected_at=later(5)) == {0, 1}
-    assert unchecked(*passed, now=later(60), suspected_at=NOW) == set()
-
-
-def test_who_took_part_needs_no_other_check_however_late_it_is() -> None:
-    assert unchecked(job_check(1, of=WORKERS)) == set()
-    assert unchecked(job_check(1, of=WORKERS, a="Inconclusive", b="Straggler")) == set()
-
-
-def test_another_incarnation_or_another_node_is_another_case() -> None:
-    of_both = job_check(1, of=WORKERS)
-    assert unchecked(of_both, workers=[at(0, "a"), at(1, "b", incarnation=2)]) == {1}
-    assert unchecked(of_both, workers=[at(0, "a"), at(1, "c")]) == {1}
+@pytest.mark.parametrize(
+    ("checks", "more", "expected"),
+    [
+        ([], {}, {0, 1}),
+        ([others(a="Healthy")], {"now": later(60)}, {1}),
+        ([others(a="Healthy")], {}, {0, 1}),
+        (PASSED, {"now": later(60), "suspected_at": later(5)}, {0, 1}),
+        (PASSED, {"now": later(60), "suspected_at": NOW}, set()),
+        ([BOTH], {}, set()),
+        ([job_check(1, of=WORKERS, a="Inconclusive", b="Straggler")], {}, set()),
+        ([BOTH], {"workers": [at(0, "a"), at(1, "b", incarnation=2)]}, {1}),
+        ([BOTH], {"workers": [at(0, "a"), at(1, "c")]}, {1}),
+        ([job_check(1, of=SHARED[:1])], {"workers": SHARED}, set()),
+        ([job_check(1, of=SHARED[:1], workers=[0])], {"workers": SHARED}, {1}),
+        ([FAILED], {}, set()),
+        ([job_check(1, "Failed", workers=[0])], {}, {1}),
+        ([FAILED], {"suspected_at": later(1)}, {0, 1}),
+        ([FAILED], {"workers": LATE}, {1}),
+        ([job_check(1, "Failed", ended=later(90))], {"workers": LATE}, set()),
+    ],
+)
+def test_unchecked_are_those_without_a_fresh_pass_or_a_check_of_this_pod_on_this_node(
+    checks: list[NodeCheck], more: dict[str, Any], expected: set[int]
+) -> None:
+    """Of anybody's passes none from before a suspicion; a check that could not be carried out holds nobody up."""
+    assert unchecked(*checks, **more) == expected
 
 
 def test_the_verdict_on_a_node_counts_for_all_the_checks_workers_there() -> None:
-    both = [at(0, "a"), at(1, "a")]
-    by_the_first = job_check(1, of=both[:1])
-    assert unchecked(by_the_first, workers=both) == set()
-    assert unchecked(job_check(1, of=both[:1], workers=[0]), workers=both) == {1}
-    found = standing_of(job(), both, all_checks(job_check(1, of=both[:1], a="Faulty")), None, AFTER)
-    assert set(found.faulty) == {0, 1}
-
-
-def test_a_check_that_could_not_be_carried_out_holds_nobody_up() -> None:
-    failed = job_check(1, "Failed")
-    assert unchecked(failed) == set()
-    assert unchecked(job_check(1, "Failed", workers=[0])) == {1}
-    assert unchecked(failed, suspected_at=later(1)) == {0, 1}
-
-
-def test_a_pod_that_came_after_the_failed_check_gets_another_try() -> None:
-    last_exit = {"incarnation": 1, "exitClass": "NodeLost", "time": later(60)}
-    replaced = at(1, "c", incarnation=2, lastExit=last_exit)
-    assert unchecked(job_check(1, "Failed"), workers=[at(0, "a"), replaced]) == {1}
-    assert unchecked(job_check(1, "Failed", ended=later(90)), workers=[at(0, "a"), replaced]) == set()
+    guilty = all_checks(job_check(1, of=SHARED[:1], a="Faulty"))
+    assert set(standing_of(job(), SHARED, guilty, None, AFTER).faulty) == {0, 1}
 
 
 def test_a_later_accusation_by_others_calls_for_a_check_but_moves_nobody() -> None:
