@@ -148,6 +148,19 @@ def test_what_could_not_be_tested_withdraws_a_node_unless_something_failed() -> 
     assert ended is not None and ended.withdrawn["n0"].message == "a GPU was asked for, and there is none"
 
 
+def test_round_is_over_when_every_member_has_answered_and_passed_if_all_say_so() -> None:
+    status = NodeCheckStatus(round=2, groups=[group("n0", "n1"), group("n2", "n3")])
+    good = [outcome("pair", round=2, figures={"pair_bus_gbps": speed}) for speed in (10.00049, 9.0, 8.0, 8.0)]
+    good[3] |= {"ending": "Failed", "reason": "n2 did not come"}
+    everybody = [participant(i, GOOD, [said]) for i, said in enumerate(good)]
+    assert ended_step(status, [*everybody[:3], participant(3, GOOD)], overdue=False) is None
+    ended = ended_step(status, everybody, overdue=False)
+    assert ended is not None and ended.round is not None
+    first, second = ended.round.groups
+    assert first.passed and first.measured == {Metric.PAIR_BUS_GBPS: 9.0}
+    assert not second.passed and second.failure == "n3: n2 did not come" and not second.measured
+
+
 def test_member_that_could_not_test_withdraws_and_says_nothing_of_its_partner() -> None:
     status = NodeCheckStatus(round=1, groups=[group("n0", "n1")])
     unable = outcome("pair", "Unavailable", round=1, reason="torch is missing")

@@ -128,6 +128,19 @@ def test_rank_that_never_answers_is_waited_for_so_long_and_blamed_if_all_others_
     )
 
 
+def test_word_that_comes_after_that_time_takes_the_blame_over() -> None:
+    life = training()
+    for rank in (0, 1, 3):
+        answer(life, rank, **hang(rank, waits=True))
+    life.look(ANSWER_SECONDS)
+    assert blamed(life).worker == "digits-worker-2"
+    late = failure(2, **hang(2, waits=True, step=10))
+    life.say(2, AgentState.READY, 1, failure=late)
+    life.look()
+    assert (blamed(life).worker, blamed(life).step) == ("digits-worker-2", 10), "it is behind the others"
+    assert life.job.status.restarts == {"Hang": 1}
+
+
 def test_rank_that_does_not_say_where_it_is_comes_before_those_that_wait_and_after_those_that_do_not() -> (
     None
 ):

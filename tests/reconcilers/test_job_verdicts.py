@@ -6,14 +6,16 @@ from typing import Any
 
 import pytest
 
+from controller import slices
 from controller.slices import LARGE
 from crds.elasticworker import WorkerPhase
 from crds.nodecheck import NodeCheck
 from reconcilers.findings.finished import FinishedChecks, newest_on
 from reconcilers.job.workers import plan_relaunches
 from reconcilers.nodecheck.job_checks import JobChecks, JobChecksView, standing_of
+from reconcilers.nodecheck.view import CheckView
 from reconcilers.runtime.kinds import NODECHECKS
-from tests.counting import calls, cpu_seconds
+from tests.counting import calls
 from tests.reconcilers.build import NOW, check, job, later, node_sets
 from tests.reconcilers.check_stage import Stage as CheckStage
 from tests.reconcilers.job_stage import all_checks, at, checked_job, job_check
@@ -113,25 +115,6 @@ def test_nothing_is_wanted_of_a_job_without_node_checks() -> None:
     assert not found.unvetted and not found.faulty and not found.slow
 
 
-def stale(workers: int) -> float:
-    """CPU seconds that it takes to judge so many workers by five checks of the Pods that they had before."""
-    before = [at(index, f"n{index}") for index in range(workers)]
-    now = [at(index, f"n{index}", incarnation=2) for index in range(workers)]
-    nodes = [f"n{index}" for index in range(workers)]
-    checks = [job_check(number, of=before, ended=later(number)) for number in range(1, 6)]
-    job = checked_job(workers)
-
-    def judge() -> None:
-        standing = standing_of(job, now, all_checks(*checks, nodes=nodes), None, later(9_000))
-        assert len(standing.unvetted) == workers
-
-    return cpu_seconds(judge)
-
-
-def test_judging_workers_does_not_grow_with_the_square_of_their_number() -> None:
-    assert stale(3_000) <= 25 * stale(300), "10 times as many, with room for a busy machine; squared is 100"
-
-
 def reading_beside(nodes: int) -> int:
     """What it takes to read the checks of a job of two workers, beside finished checks of so many other nodes."""
     stage = CheckStage()
@@ -196,6 +179,27 @@ def test_a_small_job_is_looked_at_beside_the_event_loop_where_checks_found_many_
     assert all_checks(others(a="Healthy", b="Faulty")).look_size == 0
     accused = others(0.0, **{f"n{number}": "Faulty" for number in range(1_000)})
     assert all_checks(accused).look_size >= LARGE
+
+
+async def test_others_have_a_turn_while_fresh_passes_are_looked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(slices, "SLICE_SECONDS", 0.0)
+    stage = CheckStage()
+    nodes = [f"n{number}" for number in range(50)]
+    stage.add_nodes(*nodes)
+    ended = {"phase": "Succeeded", "completionTime": NOW.isoformat(), "nodes": nodes}
+    stage.add_check("passed", status=ended, nodeSelector={})
+    view, turns = CheckView(stage.stores, stage.process.client), 0
+
+    async def another() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    task = asyncio.create_task(another())
+    assert await view.fresh(check(freshSeconds=3_600), nodes, later(60)) == frozenset(nodes)
+    task.cancel()
+    assert turns >= len(nodes)
 
 
 # --- relaunching ------------------------------------------------------------------------------------

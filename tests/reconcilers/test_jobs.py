@@ -24,6 +24,16 @@ def events(played: Played, name: str) -> list[str]:
     return [event.reason for event in played.api.events if event.name == name]
 
 
+async def test_deadline_fails_the_job_and_ttl_removes_it(played: Played) -> None:
+    await played.submit("late", runPolicy={"activeDeadlineSeconds": 5})
+    status = await played.phase("late", "Failed")
+    assert any(c["reason"] == "DeadlineExceeded" for c in status["conditions"])
+    brief = {"spec": {"runPolicy": {"ttlSecondsAfterFinished": 1}}}
+    await played.client.patch(ELASTICJOBS, "late", brief, NAMESPACE)
+    await played.settle(5.0)
+    assert played.api.find(ELASTICJOBS, "late") is None and await played.pods("late") == []
+
+
 async def test_a_job_resumed_before_its_pods_are_gone_has_new_ones_and_no_world_with_the_old(
     played: Played,
 ) -> None:
