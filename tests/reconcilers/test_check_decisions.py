@@ -9,10 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from controller.slices import LARGE
 from crds.actions import Action
 from crds.findings import Verdict
-from crds.nodecheck import CheckGroup, CheckRound, NodeCheck, NodeCheckSpec, NodeCheckStatus
+from crds.nodecheck import CheckGroup, NodeCheck, NodeCheckSpec, NodeCheckStatus
 from crds.rendezvous import Rendezvous
 from healthcheck.measurements import (
     COMPARED_IN_PAIRS,
@@ -25,7 +24,6 @@ from healthcheck.measurements import (
 from healthcheck.stragglers import ClassFinding
 from reconcilers.nodecheck.claims import NodeClaim, Precedence, claim_of, in_the_way
 from reconcilers.nodecheck.nodes import CheckedNode, fleet_of, out_of, settings_of
-from reconcilers.nodecheck.reconciler import size_of_step
 from reconcilers.nodecheck.scope import choose, is_idle, one_each, wanted_workers
 from reconcilers.nodecheck.size import to_wire
 from reconcilers.nodecheck.status import settled, summary_of, with_classes, with_local_failures
@@ -281,11 +279,3 @@ def test_what_is_wrong_with_a_whole_class_is_a_condition() -> None:
     assert (condition.type, condition.status, condition.reason) == ("NodesAlike", "False", "SpeedsDiffer")
     assert condition.message == "2 of the 40 nodes look like another generation (a, b)"
     assert not with_classes(NodeCheckStatus(), [], NOW).conditions
-
-
-def test_a_step_is_decided_beside_the_event_loop_where_few_nodes_have_made_many_tests() -> None:
-    """Each round is weighed with all before it: with 60 nodes that nearly always fail, for 120 ms."""
-    few = NodeCheckStatus(nodes=[f"n{index}" for index in range(60)])
-    assert size_of_step(few) < LARGE
-    rounds = [CheckRound(number=number) for number in range(1, 10)]
-    assert size_of_step(few.model_copy(update={"rounds": rounds})) >= LARGE

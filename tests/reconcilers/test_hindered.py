@@ -7,15 +7,10 @@ from typing import Any
 import pytest
 
 from controller.resources import PODS
-from crds.elasticworker import WorkerPhase
-from reconcilers.job.workers import hindered_on_their_nodes
-from reconcilers.look import DesiredJob
 from reconcilers.runtime.kinds import ELASTICJOBS, ELASTICWORKERS
 from tests.reconcilers import cluster_model
 from tests.reconcilers.api import Api
-from tests.reconcilers.build import NOW, job, later, worker
 from tests.reconcilers.cluster_model import lose_node
-from tests.reconcilers.judging import seen_of
 from tests.reconcilers.life import JOB, Run, beginning, submit
 
 BAD_NODE = "node-1"
@@ -93,24 +88,3 @@ async def test_the_only_pod_of_a_job_that_has_trained_is_made_elsewhere(
     (only,) = api.list(ELASTICWORKERS)
     assert only["spec"]["excludedNodes"] == ["node-0", BAD_NODE]
     assert api.get(ELASTICJOBS, JOB)["status"]["rendezvous"]["phase"] == "Formed"
-
-
-@pytest.mark.parametrize(
-    ("avoids", "seconds", "acts", "wait_seconds"),
-    [
-        ([], 0, 0, 300),
-        ([], 299, 0, 1),
-        ([], 300, 1, None),
-        (["node-0"], 9_000, 0, None),
-        ([], -9_000, 1, None),
-    ],
-)
-def test_a_node_has_five_minutes_and_is_not_tried_twice(
-    avoids: list[str], seconds: float, acts: int, wait_seconds: float | None
-) -> None:
-    condition = {"type": "Started", "status": "False", "reason": "FailedMount", "message": "no such export"}
-    late = worker(1, WorkerPhase.PENDING, conditions=[condition | {"lastTransitionTime": NOW}])
-    late = late.model_copy(update={"spec": late.spec.model_copy(update={"excluded_nodes": avoids})})
-    seen = seen_of(job(replicas=2), [worker(0), late])
-    found, wait = hindered_on_their_nodes(DesiredJob(seen, seen.job, seen.workers, later(seconds)))
-    assert (len(found), wait) == (acts, wait_seconds)

@@ -44,31 +44,25 @@ def injected(*, images_mount: bool = False, **container: Any) -> dict[str, Any]:
             ["/dlr/bin/dlrover-run", "t.py"],
             "python",
         ),
-        (["python", "-m"], ["/bin/sh", "-c", PATHS + 'exec "$0" "$@"', "python", "-m"], None),
         (["bash", "-c", "-l", "--", "x"], ["bash", "-c", "-l", "--", PATHS + "x"], None),
         (["sh", "+x", "-cleo", "pipefail", "x"], ["sh", "+x", "-cleo", "pipefail", PATHS + "x"], None),
         (["python", "-W", "ignore", "-m", "torch.distributed.run"], ["/dlr/bin/torchrun"], "python"),
+        *(
+            (words, [*WRAPPER, *words], None)
+            for words in (
+                ["bash", "-c", "torchrun t.py"],
+                ["bash", "-c", "--", "torchrun t.py"],
+                ["bash", "-l", "train.sh", "-c", "config.yaml"],
+                ["dlr", "job"],
+                ["python", "-m"],
+            )
+        ),
     ],
 )
-def test_a_command_finds_our_launchers_first(
+def test_a_command_finds_our_launchers_first_and_of_any_other_no_word_is_changed(
     words: list[str], becomes: list[str], python: str | None
 ) -> None:
     assert with_agent(words, "/dlr") == (becomes, python)
-
-
-@pytest.mark.parametrize(
-    "words",
-    [
-        ["bash", "-c", "torchrun t.py"],
-        ["bash", "-c", "--", "torchrun t.py"],
-        ["bash", "-l", "train.sh", "-c", "config.yaml"],
-        ["bash", "train.sh"],
-        ["python", "t.py"],
-        ["dlr", "job"],
-    ],
-)
-def test_of_any_other_command_no_word_is_changed(words: list[str]) -> None:
-    assert with_agent(words, "/dlr") == ([*WRAPPER, *words], None)
 
 
 def test_command_and_args_are_one_command() -> None:

@@ -49,15 +49,6 @@ def of(*unchecked: int, check: NodeCheck | None = None, refused: bool = False) -
 # --- which check, and of whom -----------------------------------------------------------------------
 
 
-def test_the_first_world_is_put_off_until_its_unchecked_workers_are_tested() -> None:
-    people = [participant(0), participant(1)]
-    course = decide(Rendezvous(), people, bounds(2), NOW, of(1))
-    assert course.rendezvous == Rendezvous() and course.to_vet == (0, 1)
-    assert decide(Rendezvous(), people, bounds(2), NOW, of(1, refused=True)).rendezvous.members == [0, 1]
-    assert not decide(Rendezvous(), people, bounds(2), NOW, of()).to_vet
-    assert not decide(Rendezvous(), people[:1], bounds(2), NOW, of(0)).to_vet, "no world, no check"
-
-
 def test_newcomers_are_tested_while_the_others_train_on() -> None:
     people = [*running(0, 1), participant(2), participant(3)]
     course = decide(formed(0, 1), people, bounds(4), NOW, of(0, 3))
@@ -113,18 +104,6 @@ def test_a_world_whose_members_all_move_trains_on_while_their_successors_are_tes
     assert after.rendezvous.phase is REFORMING, "they leave"
     left = [*(replace(p, report=None, alive=False) for p in people[:2]), *people[2:]]
     assert decide(after.rendezvous, left, limits, NOW, of()).rendezvous.members == [2, 3]
-
-
-def test_a_broken_world_waits_for_its_check_and_the_break_is_told_once() -> None:
-    people = [*running(0), participant(1, AgentState.FAILED, 1)]
-    first = decide(formed(0, 1), people, bounds(2), NOW, of(0, 1))
-    held = first.rendezvous
-    assert (held.phase, held.round, held.reforming_since) == (REFORMING, 1, NOW)
-    assert [b.index for b in first.breaks] == [1] and first.to_vet == (0, 1)
-    during = decide(held, people, bounds(2), LATE, of(0, 1, check=unfinished()))
-    assert during.rendezvous == held and not during.breaks and not during.to_vet
-    after = decide(held, people, bounds(2), LATE, of())
-    assert after.rendezvous.members == [0, 1] and not after.breaks
 
 
 def test_a_check_of_a_member_gives_the_world_up_and_says_why() -> None:
