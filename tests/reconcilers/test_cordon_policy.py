@@ -38,6 +38,11 @@ def looked_at(node: NodeCordon, fleet: Collection[NodeCordon], limit: int) -> No
 RARE = found(1, causes=[Cause.PAIR_TEST], passed=1)
 
 
+def test_a_taint_that_was_set_by_hand_is_lifted_by_no_pass() -> None:
+    node = NodeCordon("node-6", taint="by hand", finding=found(1, healthy=True))
+    assert decide_cordon(node) == node
+
+
 @pytest.mark.parametrize(
     "text",
     [
