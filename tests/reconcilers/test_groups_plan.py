@@ -184,14 +184,6 @@ def test_nothing_is_written_where_nothing_changes() -> None:
     assert (again.status_patch, again.is_for_people) == ({}, True)
 
 
-def test_a_smaller_job_deletes_what_is_left_over_after_a_membership_without_it_and_says_so() -> None:
-    groups = [group(index) for index in range(4)]
-    before = after(whole(groups=4), look(whole(groups=4), *groups))
-    plan = look(before.model_copy(update={"spec": whole(groups=2).spec}), *groups)
-    assert [act.name for act in plan.surplus] == ["digits-group-2", "digits-group-3"]
-    assert condition(plan, "Scaled") == ("False", "Scaling", "groups 2-3 still to go")
-
-
 def test_a_suspended_job_suspends_its_groups_makes_none_and_stops_its_deadline() -> None:
     limited = {"runPolicy": {"activeDeadlineSeconds": 60}}
     running = after(whole(**limited), look(whole(**limited), group(0), group(1)))
