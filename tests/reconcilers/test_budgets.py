@@ -10,6 +10,7 @@ from crds.job_status import FailureBudget
 from reconcilers.failure import budgets
 from reconcilers.failure.budgets import ALIKE_LIMIT, CONSEQUENCES_LIMIT, MAX_HOLD_SECONDS, Failed
 from reconcilers.failure.meaning import MEANING
+from tests.reconcilers.build import NOW, later
 
 USER = ExitClass.USER_ERROR
 FREE_CLASSES = [c for c in ExitClass if MEANING[c].free]
@@ -103,10 +104,23 @@ def test_the_ground_that_was_reached_never_shrinks(steps: list[int]) -> None:
 # --- waiting ----------------------------------------------------------------------------------------
 
 
+def test_waits_double_from_the_second_failure_on() -> None:
+    waits = [budgets.hold_seconds(spend(*different(n)), 30) for n in range(1, 9)]
+    assert waits == [0, 1, 2, 4, 8, 16, 30, 30]
+    assert budgets.hold_seconds(spend(*different(5, reached=3), failed(reached=4)), 30) == 0
+
+
 @given(st.integers(1, 2_000), st.booleans())
 def test_waits_are_bounded(count: int, follows: bool) -> None:
     budget = FailureBudget(consequences=count) if follows else FailureBudget(alike=count)
     assert 0 <= budgets.hold_seconds(budget, 30) <= MAX_HOLD_SECONDS
+
+
+def test_the_wait_is_written_down_as_a_time() -> None:
+    assert budgets.with_hold(spend(failed()), 30, NOW).held_until is None
+    assert budgets.with_hold(spend(*different(3)), 30, NOW).held_until == later(2)
+    lasted = budgets.with_hold(spend(*different(3)), 30, NOW, lasted_seconds=budgets.LASTING_SECONDS)
+    assert lasted.held_until is None, "it did not come quickly"
 
 
 # --- consequences -----------------------------------------------------------------------------------

@@ -310,3 +310,17 @@ async def test_word_of_a_namespace_without_the_label_counts_if_the_nodes_own_con
     (told,) = (c for c in node["status"]["conditions"] if c["type"] == names.CONDITION_UNHEALTHY)
     assert "its condition GPUMissing is True by node-problem-detector: 7 of 8 GPUs" in told["message"]
     assert "Do: reboot it" in told["message"]
+
+
+async def test_record_of_a_node_has_its_last_checks_and_no_more_than_there_is_room_for(ward: Ward) -> None:
+    await ward.add_nodes("a", "b")
+    await ward.judge("a", "b")
+    await ward.judge("a", "b", faultyNodes=["b"])
+    await ward.judge("a", cordon=False, faultyNodes=["a"])
+    await ward.until_said("b", "True", "CheckFailed")
+
+    async def is_kept() -> bool:
+        return [r.verdict for r in read_record(await ward.node("b"))] == ["Healthy", "Faulty"]
+
+    await ward.until("both checks are in the record", is_kept)
+    assert {r.verdict for r in read_record(await ward.node("a"))} == {"Healthy"}

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from crds import names
 from crds.cordon import read_acted, reason_of, write_acted
 from crds.findings import Cause, Finding, Verdict
-from reconcilers.cordon.policy import NodeCordon, decide_cordon, limit_of, newest
+from reconcilers.cordon.policy import ENOUGH_PASSES, NodeCordon, decide_cordon, limit_of, newest
 from tests.reconcilers.build import later
 
 LABEL_VALUE = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
@@ -35,12 +35,41 @@ def looked_at(node: NodeCordon, fleet: Collection[NodeCordon], limit: int) -> No
     return decide_cordon(node, has_room=sum(each.taint is not None for each in fleet) < limit)
 
 
+ACCUSED = NodeCordon("node-6", finding=found(1))
+CORDONED = NodeCordon("node-6", acted=found(1), taint="CheckFailed", finding=found(1))
+OVERRULED = replace(CORDONED, taint=None)
+LIFTED = NodeCordon("node-6", acted=found(2, healthy=True), finding=found(2, healthy=True))
 RARE = found(1, causes=[Cause.PAIR_TEST], passed=1)
+COMES_AND_GOES = replace(CORDONED, acted=RARE, finding=found(2, healthy=True))
 
 
-def test_a_taint_that_was_set_by_hand_is_lifted_by_no_pass() -> None:
-    node = NodeCordon("node-6", taint="by hand", finding=found(1, healthy=True))
-    assert decide_cordon(node) == node
+@pytest.mark.parametrize(
+    ("node", "wanted"),
+    [
+        (NodeCordon("node-6"), NodeCordon("node-6")),
+        (NodeCordon("node-6", taint="by hand", finding=found(1, healthy=True)), None),
+        (ACCUSED, CORDONED),
+        (CORDONED, None),
+        (heard(CORDONED, found(3)), replace(CORDONED, acted=found(3), finding=found(3))),
+        (heard(CORDONED, found(2, healthy=True)), LIFTED),
+        (LIFTED, None),
+        (heard(LIFTED, found(1)), None),
+        (OVERRULED, None),
+        (heard(OVERRULED, found(3)), replace(CORDONED, acted=found(3), finding=found(3))),
+        (heard(OVERRULED, found(2, healthy=True)), LIFTED),
+        (replace(COMES_AND_GOES, passes=ENOUGH_PASSES - 1), None),
+        (replace(COMES_AND_GOES, passes=ENOUGH_PASSES), replace(LIFTED, passes=ENOUGH_PASSES)),
+    ],
+)
+def test_a_node_is_as_its_newest_finding_wants_it(node: NodeCordon, wanted: NodeCordon | None) -> None:
+    """None: nothing changes."""
+    assert decide_cordon(node) == (wanted or node)
+    assert decide_cordon(decide_cordon(node)) == decide_cordon(node)
+
+
+def test_a_node_without_room_stays_in_service_and_a_cordoned_one_out_of_it() -> None:
+    assert decide_cordon(ACCUSED, has_room=False) == ACCUSED
+    assert decide_cordon(CORDONED, has_room=False) == CORDONED
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from reconcilers.failure.policy import Assessment
 from reconcilers.job.workers import Relaunch, relaunched
 from reconcilers.worker.job_pod import build_job_pod
 from tests.reconcilers.build import failure, job, worker
-from tests.reconcilers.failure_life import Life
+from tests.reconcilers.failure_life import REFORMING, Life
 from tests.reconcilers.test_culprit import hang
 
 CONTAINED = "CUDA error: Invalid access of peer GPU memory over nvlink or a hardware error"
@@ -74,6 +74,17 @@ def test_a_contained_nvlink_fault_of_one_domain_is_its_switch_though_all_others_
     assert life.job.status.restarts == {"HardwareError": 1} and life.budget.spent == {"HardwareError": 1}
     told = [message for _, reason, message in life.events if reason == "WorldBroken" and "switch" in message]
     assert len(told) == 1
+
+
+def test_all_reports_at_once_are_one_failure_of_the_domain_of_the_first() -> None:
+    life = sixteen()
+    say_failed(life, 0, 1, 2, 12, 13, 14, after=7.0)
+    say_failed(life, 8, 9, 10, 11, after=0.5)
+    first = life.look()
+    assert blamed(life).domain == "c" and not first.renewals and life.world.phase is REFORMING
+    assert life.world.reason.startswith("the switch of domain c, whose workers failed alike, first ")
+    assert renewed(life.look()) == RACK_C
+    assert life.job.status.restarts == {"HardwareError": 1}
 
 
 def test_workers_behind_the_switch_that_lost_a_peer_first_leave_too() -> None:

@@ -104,6 +104,16 @@ def test_who_comes_in_spite_of_it_has_no_notice_and_another_announcement_counts_
     assert town.of("a") == {0: 10.0, 1: 0.0}
 
 
+@pytest.mark.parametrize(("announced", "workers", "size"), [(300, 2, 2), (2, 300, 2), (300, 300, 300)])
+def test_a_look_is_as_large_as_what_it_walks(announced: int, workers: int, size: int) -> None:
+    """By that a thread reads the notices of a large job, whose nodes are all drained."""
+    town = Town()
+    for number in range(300):
+        town.worker("a" if number < workers else "b", number, number)
+        town.node(number, cordoned=number < announced)
+    assert town.notices.look_size(_job("a")) == size
+
+
 def test_a_notice_that_is_read_late_does_not_bring_an_announcement_back(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -142,6 +142,15 @@ def test_a_target_that_has_a_node_goes_on_when_its_source_is_evicted() -> None:
     assert ended is not None and not slots_of(merged(now, ended), "worker").moves
 
 
+def test_the_oldest_announcement_says_how_long_all_are_held() -> None:
+    both = [*notices([0], 100.0), *notices([1], 10.0)]
+    assert held_seconds(training(3), both) == 20.0
+    assert held_seconds(training(3), [*both, *notices([2], 121.0)]) == 0.0
+    assert held_seconds(training(3), []) == inf, "a drain evicts before anybody could begin to hold it"
+    assert held_seconds(job(replicas=3), []) == 0.0, "who has not trained loses nothing"
+    assert held_seconds(training(3, patience=0), notices([0])) == 0.0
+
+
 def test_a_device_that_takes_no_new_pods_evicts_nobody_so_evictions_stay_held() -> None:
     device = notices([0], None)
     assert held_seconds(training(3), device) == inf

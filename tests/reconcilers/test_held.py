@@ -59,6 +59,14 @@ async def test_a_deleted_job_that_a_finalizer_holds_stops_and_says_so() -> None:
     assert condition["message"] == f"the job is deleted, held by its finalizers {HOLDER}"
 
 
+async def test_a_job_that_is_not_deleted_lives_whatever_its_finalizers_are() -> None:
+    api = await training()
+    hold(api, ELASTICJOBS, JOB, "orphan")
+    edit(api, replicas(2))
+    await settled(api)
+    assert living_pods(api) == [f"{JOB}-worker-0-1", f"{JOB}-worker-1-1"]
+
+
 async def test_beside_a_deleted_job_that_a_finalizer_holds_its_policy_alone_stays() -> None:
     api = await training(schedulingPolicy={"gang": "volcano"})
     counts = [len(api.list(each)) for each in BESIDE]

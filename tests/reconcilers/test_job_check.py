@@ -120,6 +120,17 @@ def test_a_world_whose_training_is_ending_is_not_given_up_for_a_check() -> None:
     assert course.rendezvous == formed(0, 1)
 
 
+def test_who_is_found_faulty_does_not_join_and_leaves_a_world_that_it_is_in() -> None:
+    faulty = {1: "node check c found b faulty"}
+    people = [participant(0), participant(1, seconds_since_joined=99)]
+    limits = bounds(2, 1, last_call_seconds=0)
+    apart = decide(Rendezvous(), on_faulty_nodes(people, faulty), limits, NOW)
+    assert apart.rendezvous.members == [0]
+    broken = decide(formed(0, 1), on_faulty_nodes(running(0, 1), faulty), bounds(2), NOW)
+    assert broken.rendezvous.phase is REFORMING
+    assert "found b faulty" in broken.rendezvous.reason
+
+
 def test_replacements_have_their_time_from_the_end_of_the_check_on() -> None:
     broken = formed(0, 1).model_copy(update={"phase": REFORMING, "reforming_since": NOW})
     waits = decide(broken, running(0), bounds(2), LATE, Constraints(claim_has_ended=True))
