@@ -141,6 +141,16 @@ def test_agent_that_is_heard_before_its_pod_is_known_is_waited_for() -> None:
 LOCAL = NodeCheckStatus(round=0)
 
 
+def test_local_tests_are_over_when_all_but_the_reused_have_answered_this_check() -> None:
+    done, reused = participant(0, GOOD), participant(1, reused=True)
+    assert ended_step(LOCAL, [done, reused], overdue=False) is not None
+    assert ended_step(LOCAL, [done, participant(2)], overdue=False) is None
+    assert ended_step(LOCAL, [done, participant(2, GOOD, uid="another")], overdue=False) is None
+    ended = ended_step(LOCAL, [done, participant(2)], overdue=True)
+    assert ended is not None and not ended.unanswered
+    assert ended.withdrawn["n2"].reason == "TooLate"
+
+
 def test_what_could_not_be_tested_withdraws_a_node_unless_something_failed() -> None:
     ended = ended_step(LOCAL, [participant(0, NO_GPU), participant(1, NO_GPU + BAD)], overdue=False)
     assert ended is not None and ended.withdrawn["n0"].message == "a GPU was asked for, and there is none"
@@ -193,6 +203,13 @@ def test_local_failure_is_remembered_with_what_helps_when_the_report_is_gone() -
     status = with_local_failures(NodeCheckStatus(nodes=["n0"], round=1), CheckHistory(local={"n0": lost}))
     history = history_of(status, [CheckedNode("n0", 1, worker(0))])
     assert history.local["n0"] == lost and settled_nodes(status) == {"n0"}
+
+
+def test_long_messages_are_cut() -> None:
+    status = NodeCheckStatus(round=1, groups=[group("n0", "n1")])
+    failed = outcome("pair", "Failed", round=1, reason="x" * 512)
+    ended = ended_step(status, [participant(i, GOOD, [failed]) for i in (0, 1)], overdue=False)
+    assert ended is not None and ended.round is not None and len(ended.round.groups[0].failure) <= 200
 
 
 # --- what the diagnosis is told -----------------------------------------------------------------------
