@@ -161,6 +161,29 @@ def test_process_failures_are_classified(told: AgentFailure, expected: ExitClass
     assert classify_process(told) is expected
 
 
+TABLE = """
+Succeeded          free
+UserError          repeatable shares_count
+OOM                needs_new_pod
+Killed             free taken
+Preempted          free taken avoids_node
+NodeLost           free taken avoids_node
+HardwareError      avoids_node needs_new_pod
+CheckFailed        free avoids_node
+Hang               repeatable
+DamagedCheckpoint  free
+Unknown            shares_count
+"""
+
+
+def test_what_follows_from_each_exit_class() -> None:
+    rows = {class_: {*marks} for class_, *marks in map(str.split, TABLE.strip().splitlines())}
+    assert {*MEANING} == {*ExitClass} == {*rows}
+    for class_, meaning in MEANING.items():
+        assert {name for name, is_set in vars(meaning).items() if is_set is True} == rows[class_]
+        assert meaning.verb and bool(meaning.advice) is (class_ not in ("Succeeded", "Unknown"))
+
+
 def test_every_cause_but_a_kill_from_outside_has_a_class_that_spends_something() -> None:
     free = {cause for cause in FailureCause if cause in CAUSES and MEANING[CAUSES[cause]].free}
     assert free == {FailureCause.KILLED_CHILD}
