@@ -11,7 +11,6 @@ import sys
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -24,7 +23,6 @@ from controller.manager import Manager, ManagerOptions
 from controller.resources import CRDS, LEASES, PODS
 from controller.serving.servers import Listen
 from crds.agent_report import PROTOCOL
-from reconcilers.observed.options import CordonOptions
 from reconcilers.runtime.kinds import ELASTICJOBS, ELASTICWORKERS
 from reconcilers.setup import WATCHED_BY_LABEL, add_all
 from tests.reconcilers.build import in_lists
@@ -137,14 +135,6 @@ class Hollow:
         patch = {"status": {"agent": report}}
         await self.client.patch(ELASTICWORKERS, worker, patch, NAMESPACE, subresource="status")
 
-    async def bind(self, pod: str, node: str) -> None:
-        """Plays the scheduler."""
-        await self.until(f"Pod {pod}", lambda: self.client.get(PODS, pod, NAMESPACE))
-        target = {"apiVersion": "v1", "kind": "Node", "name": node}
-        binding = {"metadata": {"name": pod, "namespace": NAMESPACE}, "target": target}
-        bindings = replace(PODS, plural=f"pods/{pod}/binding", kind="Binding")
-        await self.client.create(bindings, {"apiVersion": "v1", "kind": "Binding"} | binding)
-
     async def beat(self, worker: str, incarnation: int = 1) -> None:
         now = self.now().strftime("%Y-%m-%dT%H:%M:%S.%fZ")
         patch = {"spec": {"renewTime": now, "holderIdentity": f"{worker}-{incarnation}"}}
@@ -199,32 +189,21 @@ async def _served(client: AsyncClient) -> bool:
 
 
 @asynccontextmanager
-async def controllers(
-    server: ApiServer,
-    leader_election: bool = False,
-    cordon: CordonOptions | None = None,
-    register: Callable[[Manager], None] | None = None,
-) -> AsyncIterator[Manager]:
-    """The manager with all reconcilers, or those that `register` adds, in this process."""
+async def controllers(server: ApiServer) -> AsyncIterator[None]:
+    """The manager with all reconcilers, in this process."""
     async with _client_of(server) as client:
         anywhere = Listen(address="127.0.0.1", health_port=0, metrics_port=0)
-        manager = Manager(
-            client,
-            ManagerOptions(
-                listen=anywhere,
-                leader_election=leader_election,
-                lease_namespace=NAMESPACE,
-                label_selectors=WATCHED_BY_LABEL,
-            ),
+        options = ManagerOptions(
+            listen=anywhere,
+            leader_election=False,
+            lease_namespace=NAMESPACE,
+            label_selectors=WATCHED_BY_LABEL,
         )
-        if register is not None:
-            register(manager)
-        else:
-            add_all(manager, cordon)
-        stop = asyncio.Event()
+        manager, stop = Manager(client, options), asyncio.Event()
+        add_all(manager)
         running = asyncio.create_task(manager.run(stop))
         try:
-            yield manager
+            yield
         finally:
             stop.set()
             await running

@@ -23,12 +23,12 @@ PATIENCE_SECONDS = 7_200.0
 
 
 class User(Client):
-    """The API as a client of its own sees it."""
+    """The API as a client of its own sees it; of Events, their names."""
 
     async def list(self, resource: Resource, *args: Any, **more: Any) -> JSON:
-        return (
-            {"items": self._events()} if resource == EVENTS else await super().list(resource, *args, **more)
-        )
+        if resource == EVENTS:
+            return {"items": [{"metadata": {"name": f"{event.name}.x"}} for event in self._api.events]}
+        return await super().list(resource, *args, **more)
 
     async def delete(
         self,
@@ -43,18 +43,6 @@ class User(Client):
             await super().delete(resource, name, namespace)
         else:
             self._api.remove(resource, self._api.get(resource, name, namespace))
-
-    def _events(self) -> list[JSON]:
-        return [
-            {
-                "metadata": {"name": f"{event.name}.{number}"},
-                "involvedObject": {"kind": event.kind, "name": event.name},
-                "type": event.type,
-                "reason": event.reason,
-                "message": event.message,
-            }
-            for number, event in enumerate(self._api.events)
-        ]
 
 
 class Played(Hollow):
@@ -89,6 +77,26 @@ class Played(Hollow):
                 if found := await check():
                     return found
             assert await self._move(deadline), f"waited {patience:g} s for: {what}"
+
+    async def event(self, name: str, reason: str) -> str:
+        """What an Event of this object says."""
+
+        async def found() -> tuple[str] | None:
+            messages = [e.message for e in self.api.events if (e.name, e.reason) == (name, reason)]
+            return (messages[0],) if messages else None
+
+        (message,) = await self.until(f"Event {reason} of {name}", found)
+        return str(message)
+
+    async def warning(self, job: str, type_: str, *reasons: str) -> str:
+        """What a warning of this job says, for one of these reasons."""
+
+        async def found() -> str | None:
+            warnings = (await self.status(job)).get("warnings", ())
+            told = (w for w in warnings if w["type"] == type_ and (not reasons or w["reason"] in reasons))
+            return next((each["message"] for each in told), None)
+
+        return str(await self.until(f"{type_} of {job} by {reasons}", found))
 
     async def settle(self, seconds: float = 0.0) -> None:
         """Let the controllers do all that is due within this time."""

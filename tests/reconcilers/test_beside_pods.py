@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
-import kubernetes.client
 import pytest
 import yaml
 
 from controller.errors import Forbidden, NotFound
-from controller.reconciler import Result
-from controller.resources import EVENTS, NETWORKPOLICIES, PODDISRUPTIONBUDGETS, PODS, Resource
+from controller.resources import NETWORKPOLICIES, PODDISRUPTIONBUDGETS, PODS, Resource
 from crds import names
-from reconcilers.observed.builder import check_labels, labels, owner_reference
+from reconcilers.observed.builder import owner_reference
 from reconcilers.runtime.kinds import (
     COSCHEDULING_PODGROUPS,
     ELASTICJOBS,
@@ -66,22 +63,6 @@ class Town(Played):
     async def finish(self, job: str) -> None:
         patch = {"status": {"phase": "Succeeded"}}
         await self.client.patch(ELASTICJOBS, job, patch, NAMESPACE, subresource="status")
-
-    async def until_event(self, job: str, reason: str) -> str:
-        async def check() -> str | None:
-            events = (await self.client.list(EVENTS, NAMESPACE))["items"]
-            told = [e for e in events if (e["involvedObject"]["name"], e["reason"]) == (job, reason)]
-            return told[0]["message"] if told else None
-
-        return str(await self.until(f"Event {reason} of {job}", check))
-
-    async def until_unscheduled(self, job: str, reason: str) -> str:
-        async def check() -> str | None:
-            warnings = (await self.status(job)).get("warnings", ())
-            found = [w for w in warnings if (w["type"], w["reason"]) == ("WorkersUnscheduled", reason)]
-            return found[0]["message"] if found else None
-
-        return str(await self.until(f"WorkersUnscheduled {reason} of {job}", check))
 
     async def until_pods(self, job: str, count: int) -> list[Json]:
         async def check() -> tuple[list[Json]] | None:
@@ -197,7 +178,7 @@ async def test_budget_of_somebody_else_is_left_alone_and_told(town: Town) -> Non
         PODDISRUPTIONBUDGETS, foreign | {"spec": {"minAvailable": 7, "selector": selector}}
     )
     await town.submit("foreign", **SPARES_ONE)
-    assert "not this job's" in await town.until_event("foreign", "PodDisruptionBudgetRefused")
+    assert "not this job's" in await town.event("foreign", "PodDisruptionBudgetRefused")
     found = await town.client.get(PODDISRUPTIONBUDGETS, "foreign", NAMESPACE)
     assert found["spec"] == {"minAvailable": 7, "selector": selector}
     await town.until_pods("foreign", 3)
@@ -212,7 +193,7 @@ async def test_a_policy_that_is_refused_is_told_and_the_budget_does_not_wait_for
 
     town.begin().before_write = refuse
     await town.submit("fenced", **SPARES_ONE)
-    assert "exceeded quota" in await town.until_event("fenced", "NetworkPolicyRefused")
+    assert "exceeded quota" in await town.event("fenced", "NetworkPolicyRefused")
     await town.until_spec(PODDISRUPTIONBUDGETS, "fenced", minAvailable=2)
 
 
@@ -244,21 +225,6 @@ def test_the_controller_may_connect_to_the_agents_of_jobs_and_nobody_else_of_its
     of_pods = deployment["spec"]["template"]["metadata"]["labels"]
     assert controller["podSelector"]["matchLabels"].items() <= of_pods.items()
     assert network_policy_of(check, "dlr-system") == network_policy_of(check)
-
-
-@pytest.mark.parametrize("kind", ["ElasticJob", "NodeCheck"])
-def test_policy_admits_the_pods_of_its_owner_alone_and_has_fields_that_kubernetes_knows(kind: str) -> None:
-    owner = {"kind": kind, "metadata": {"name": "digits", "namespace": "default", "uid": "u"}}
-    policy = network_policy_of(owner)
-    api = kubernetes.client.ApiClient()
-    read = api.deserialize(json.dumps(policy), "V1NetworkPolicy", "application/json")
-    assert api.sanitize_for_serialization(read) == policy
-    of_pods = labels("digits", "worker", 0) if kind == "ElasticJob" else check_labels("digits", 0)
-    of_others = check_labels("digits", 0) if kind == "ElasticJob" else labels("digits", "worker", 0)
-    ((peer,),) = ([from_["podSelector"] for from_ in rule["from"]] for rule in policy["spec"]["ingress"])
-    for selector in (policy["spec"]["podSelector"], peer):
-        assert selector["matchLabels"].items() <= of_pods.items()
-        assert not selector["matchLabels"].items() <= of_others.items()
 
 
 @pytest.mark.parametrize(
@@ -300,9 +266,9 @@ async def test_what_the_scheduler_says_of_the_group_stays(town: Town) -> None:
 async def test_cluster_without_podgroups_makes_no_pods_and_says_why_until_it_has_them(town: Town) -> None:
     town.api.unserved |= {COSCHEDULING_PODGROUPS}
     await town.submit("missing", **SPARES_ONE, **COSCHEDULING)
-    message = await town.until_unscheduled("missing", "GangUnavailable")
+    message = await town.warning("missing", "WorkersUnscheduled", "GangUnavailable")
     assert "podgroups.scheduling.x-k8s.io" in message and "install scheduler-plugins" in message
-    assert "cannot be scheduled" in await town.until_event("missing", "GangUnavailable")
+    assert "cannot be scheduled" in await town.event("missing", "GangUnavailable")
     assert await town.pods("missing") == []
     (condition,) = (await town.client.get(ELASTICWORKERS, "missing-worker-0", NAMESPACE))["status"][
         "conditions"
@@ -317,25 +283,9 @@ async def test_pods_wait_for_the_podgroup_to_be_the_jobs_own(town: Town) -> None
     foreign = {"metadata": {"name": "taken"}, "spec": {"minMember": 1}}
     await town.client.create(COSCHEDULING_PODGROUPS, foreign)
     await town.submit("taken", **COSCHEDULING)
-    assert "belongs to somebody else" in await town.until_unscheduled("taken", "PodGroupTaken")
-    assert "not this job's" in await town.until_event("taken", "PodGroupRefused")
+    assert "belongs to somebody else" in await town.warning("taken", "WorkersUnscheduled", "PodGroupTaken")
+    assert "not this job's" in await town.event("taken", "PodGroupRefused")
     assert await town.pods("taken") == []
     await town.client.delete(COSCHEDULING_PODGROUPS, "taken", NAMESPACE)
     await town.until_pods("taken", 2)
     await town.until_spec(COSCHEDULING_PODGROUPS, "taken", minMember=2)
-
-
-async def test_podgroup_that_does_not_come_is_told_on_the_job(
-    town: Town, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The controller's other half may be slow."""
-
-    async def nothing(*_: Any, **__: Any) -> Result:
-        return Result(60.0)
-
-    with monkeypatch.context() as patch:
-        patch.setattr("reconcilers.gang.reconciler.GangReconciler.reconcile", nothing)
-        await town.submit("late", **COSCHEDULING)
-        assert "has not been created yet" in await town.until_unscheduled("late", "WaitingForPodGroup")
-        assert await town.pods("late") == []
-    await town.until_pods("late", 2)

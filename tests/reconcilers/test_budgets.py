@@ -47,10 +47,6 @@ def test_each_class_has_restart_count_of_its_own(exit_class: ExitClass) -> None:
     assert reason(spend(*others, *different(4, exit_class))) == "RestartLimitExceeded"
 
 
-def test_unknown_failures_spend_the_users_budget() -> None:
-    assert reason(spend(*different(2), *different(2, ExitClass.UNKNOWN))) == "RestartLimitExceeded"
-
-
 def test_the_sentence_says_who_how_often_and_why() -> None:
     over = budgets.overdrawn(spend(*different(2, ExitClass.OOM)), 1, "digits-worker-0")
     assert over is not None
@@ -130,13 +126,6 @@ def test_the_wait_is_written_down_as_a_time() -> None:
 # --- consequences -----------------------------------------------------------------------------------
 
 FOLLOWS = failed(ExitClass.UNKNOWN, "Connection closed by peer", follows=True)
-
-
-def test_what_follows_from_a_peer_spends_nothing_and_waits_for_word_of_who_was_first() -> None:
-    budget = spend(failed(), FOLLOWS)
-    assert (budget.spent, budget.alike, budget.consequences) == ({"UserError": 1}, 1, 1)
-    assert budgets.hold_seconds(budget, 30) == 1
-    assert budgets.after(budget, failed()).consequences == 0
 
 
 def test_a_dead_node_is_noticed_before_its_peers_failures_fail_the_job() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -10,10 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from controller.slices import LARGE
 from crds.actions import Action
 from crds.findings import Verdict
-from crds.nodecheck import CheckGroup, CheckRound, NodeCheck, NodeCheckSpec, NodeCheckStatus
+from crds.nodecheck import CheckGroup, NodeCheck, NodeCheckSpec, NodeCheckStatus
 from crds.rendezvous import Rendezvous
 from healthcheck.measurements import (
     COMPARED_IN_PAIRS,
@@ -26,7 +24,6 @@ from healthcheck.measurements import (
 from healthcheck.stragglers import ClassFinding
 from reconcilers.nodecheck.claims import NodeClaim, Precedence, claim_of, in_the_way
 from reconcilers.nodecheck.nodes import CheckedNode, fleet_of, out_of, settings_of
-from reconcilers.nodecheck.reconciler import size_of_step
 from reconcilers.nodecheck.scope import choose, is_idle, one_each, wanted_workers
 from reconcilers.nodecheck.size import to_wire
 from reconcilers.nodecheck.status import settled, summary_of, with_classes, with_local_failures
@@ -39,7 +36,6 @@ from reconcilers.nodecheck.steps import (
     rounds_of,
     settled_nodes,
 )
-from tests.counting import growth
 from tests.reconcilers.build import BAD, GOOD, NO_GPU, NOW, outcome, report, worker
 
 UID = "uid-c"
@@ -123,24 +119,6 @@ def test_a_node_is_contested_by_the_claim_that_goes_first_of_those_that_want_it(
     assert in_the_way(mine, claims) == first
 
 
-def test_each_claim_is_compared_with_the_nodes_that_are_left_and_not_with_all() -> None:
-    nodes = [f"node-{number}" for number in range(1_001)]
-    mine = claim_of(check("mine"), Precedence.OTHERS, wanted=frozenset(nodes))
-
-    claims = {
-        count: [
-            replace(mine, uid=f"{number}", wanted=frozenset(nodes[:count]), tests=True)
-            for number in range(3_000)
-        ]
-        for count in (10, 1_000)
-    }
-
-    def look(count: int) -> None:
-        assert len(in_the_way(mine, claims[count])) == count
-
-    assert growth(look, 10, 1_000) < 10, "of 100 times as many nodes"
-
-
 # --- who is out ---------------------------------------------------------------------------------------
 
 
@@ -189,14 +167,6 @@ def test_round_is_over_when_every_member_has_answered_and_passed_if_all_say_so()
     first, second = ended.round.groups
     assert first.passed and first.measured == {Metric.PAIR_BUS_GBPS: 9.0}
     assert not second.passed and second.failure == "n3: n2 did not come" and not second.measured
-
-
-def test_answers_of_another_round_do_not_count() -> None:
-    status = NodeCheckStatus(round=2, groups=[group("n0", "n1")])
-    said = [participant(i, GOOD, [outcome("pair", round=1)]) for i in (0, 1)]
-    assert ended_step(status, said, overdue=False) is None
-    ended = ended_step(status, said, overdue=True)
-    assert ended is not None and ended.round is not None and ended.round.groups[0].silent == ("n0", "n1")
 
 
 def test_member_that_could_not_test_withdraws_and_says_nothing_of_its_partner() -> None:
@@ -326,11 +296,3 @@ def test_what_is_wrong_with_a_whole_class_is_a_condition() -> None:
     assert (condition.type, condition.status, condition.reason) == ("NodesAlike", "False", "SpeedsDiffer")
     assert condition.message == "2 of the 40 nodes look like another generation (a, b)"
     assert not with_classes(NodeCheckStatus(), [], NOW).conditions
-
-
-def test_a_step_is_decided_beside_the_event_loop_where_few_nodes_have_made_many_tests() -> None:
-    """Each round is weighed with all before it: with 60 nodes that nearly always fail, for 120 ms."""
-    few = NodeCheckStatus(nodes=[f"n{index}" for index in range(60)])
-    assert size_of_step(few) < LARGE
-    rounds = [CheckRound(number=number) for number in range(1, 10)]
-    assert size_of_step(few.model_copy(update={"rounds": rounds})) >= LARGE

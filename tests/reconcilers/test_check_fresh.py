@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -20,6 +21,7 @@ def check(
     phase: str = "Succeeded",
     reused: Sequence[str] = (),
     began: datetime | None = None,
+    created: datetime | None = None,
     **verdicts: str,
 ) -> NodeCheck:
     status: dict[str, Any] = {
@@ -30,7 +32,8 @@ def check(
         "nodes": list(verdicts),
         "nodeSets": node_sets(list(verdicts), verdicts),
     }
-    return NodeCheck.model_validate({"metadata": {"name": "c"}, "spec": {"nodes": ["a"]}, "status": status})
+    metadata = {"name": "c", "creationTimestamp": created}
+    return NodeCheck.model_validate({"metadata": metadata, "spec": {"nodes": ["a"]}, "status": status})
 
 
 def on(node: str, checks: Sequence[NodeCheck]) -> list[FinishedCheck]:
@@ -46,46 +49,34 @@ def newest_verdicts(checks: Sequence[NodeCheck]) -> dict[str, str]:
     return {node: done.verdicts[node] for node, done in found.items() if done is not None}
 
 
-def test_node_that_passed_since_then_is_fresh_and_the_others_are_not() -> None:
-    checks = [check(NOW, a="Healthy", b="Faulty"), check(later(-61), b="Healthy")]
-    assert fresh_passes(checks, CREATED, later(-60)) == {"a"}
-    assert fresh_passes(checks, CREATED, NOW) == {"a"}
-    assert fresh_passes(checks, CREATED, later(1)) == set()
+PASS, FAULTY = check(NOW, a="Healthy"), check(NOW, a="Faulty")
+TAKEN_OVER = check(NOW, reused="ab", a="Healthy", b="Faulty")
+BEHIND = check(later(-300), created=NOW, a="Healthy")
 
 
-def test_newer_verdict_takes_an_earlier_pass_back() -> None:
-    for verdict in ("Faulty", "Straggler", "Inconclusive"):
-        checks = [check(later(-10), a="Healthy"), check(NOW, a=verdict)]
-        assert fresh_passes(checks, CREATED, LONG_AGO) == set()
-        assert newest_verdicts(checks)["a"] == verdict
-
-
-def test_of_two_verdicts_in_the_same_second_the_pass_does_not_count() -> None:
-    checks = [check(NOW, a="Healthy"), check(NOW, a="Faulty")]
-    assert not fresh_passes(checks, CREATED, LONG_AGO) and not fresh_passes(checks[::-1], CREATED, LONG_AGO)
-
-
-def test_pass_from_before_the_node_was_added_is_of_another_machine() -> None:
-    assert fresh_passes([check(NOW, a="Healthy")], {"a": later(1)}, LONG_AGO) == set()
-    assert fresh_passes([check(NOW, a="Healthy")], {}, LONG_AGO) == set()
-
-
-def test_check_made_after_the_node_was_added_is_of_that_machine_though_our_clock_is_behind() -> None:
-    made = check(later(-300), a="Healthy")
-    made = made.model_copy(update={"metadata": made.metadata.model_copy(update={"creation_timestamp": NOW})})
-    assert fresh_passes([made], {"a": later(-1)}, LONG_AGO) == {"a"}
-    assert fresh_passes([made], {"a": later(1)}, LONG_AGO) == set()
-
-
-def test_pass_that_was_taken_over_from_an_earlier_check_does_not_grow_younger() -> None:
-    checks = [check(later(-100), a="Healthy", b="Healthy"), check(NOW, reused="ab", a="Healthy", b="Faulty")]
-    assert fresh_passes(checks, CREATED, later(-60)) == set()
-    assert fresh_passes(checks, CREATED, later(-100)) == {"a"}
-
-
-def test_checks_that_did_not_succeed_say_nothing() -> None:
-    checks = [check(NOW, phase, a="Healthy") for phase in ("Pending", "Running", "Failed")]
-    assert fresh_passes(checks, CREATED, LONG_AGO) == set() and newest_verdicts(checks) == {}
+@pytest.mark.parametrize(
+    ("checks", "created", "since", "fresh"),
+    [
+        ([check(NOW, a="Healthy", b="Faulty"), check(later(-61), b="Healthy")], CREATED, -60, {"a"}),
+        ([PASS], CREATED, 0, {"a"}),
+        ([PASS], CREATED, 1, set()),
+        ([PASS, FAULTY], CREATED, -60, set()),
+        ([FAULTY, PASS], CREATED, -60, set()),
+        ([PASS], {"a": later(1)}, -60, set()),
+        ([PASS], {}, -60, set()),
+        ([BEHIND], {"a": later(-1)}, -600, {"a"}),
+        ([BEHIND], {"a": later(1)}, -600, set()),
+        ([check(later(-100), a="Healthy", b="Healthy"), TAKEN_OVER], CREATED, -60, set()),
+        ([check(later(-100), a="Healthy", b="Healthy"), TAKEN_OVER], CREATED, -100, {"a"}),
+        *(([check(NOW, phase, a="Healthy")], CREATED, -60, set()) for phase in ("Running", "Failed")),
+    ],
+)
+def test_fresh_is_a_pass_of_this_machine_since_then_that_nothing_newer_takes_back(
+    checks: Sequence[NodeCheck], created: Mapping[str, datetime], since: float, fresh: set[str]
+) -> None:
+    """A check made after the node was added is of that machine, though our clock is behind; what was taken over
+    from an earlier check does not grow younger."""
+    assert fresh_passes(checks, created, later(since)) == fresh
 
 
 VERDICTS = st.sampled_from(["Healthy", "Faulty", "Straggler", "Inconclusive"])

@@ -8,8 +8,8 @@ import pytest
 from crds import names
 from crds.nodecheck import NodeCheck
 from localcluster.scheduler.constraints import matches_node, untolerated_taint
-from reconcilers.nodecheck.pod import build_check_pod
-from tests.reconcilers.build import check, check_worker
+from reconcilers.nodecheck.pod import CheckAssignment, build_check_pod
+from tests.reconcilers.build import NOW, check, check_worker, later
 from tests.reconcilers.pods import environment
 
 GPU = "nvidia.com/gpu"
@@ -44,7 +44,7 @@ def limits(pod: dict[str, Any]) -> dict[str, Any]:
     return limits
 
 
-def test_without_a_template_it_is_a_small_pod_of_the_controllers_image() -> None:
+def test_without_a_template_it_is_a_small_pod_of_the_controllers_image_that_runs_as_nobody() -> None:
     pod = built(check())
     (container,) = pod["spec"]["containers"]
     assert (container["name"], container["image"], container["command"]) == (
@@ -57,11 +57,6 @@ def test_without_a_template_it_is_a_small_pod_of_the_controllers_image() -> None
     (mount, token), (volume, _) = container["volumeMounts"], pod["spec"]["volumes"]
     assert token["mountPath"] == "/var/run/secrets/kubernetes.io/serviceaccount"
     assert (mount["mountPath"], volume["emptyDir"]) == ("/dev/shm", {"medium": "Memory"})
-
-
-def test_without_a_template_it_runs_as_nobody_and_writes_into_shared_memory_alone() -> None:
-    pod = built(check())
-    (container,) = pod["spec"]["containers"]
     assert pod["spec"]["securityContext"]["runAsUser"] == 65532
     assert container["securityContext"]["readOnlyRootFilesystem"] is True
     assert environment(pod)["TMPDIR"] == "/dev/shm" == container["volumeMounts"][0]["mountPath"]
@@ -153,3 +148,19 @@ def test_a_template_makes_a_pod_no_part_of_another_job_or_check() -> None:
     found = built(of_check)["metadata"]["labels"]
     assert names.LABEL_JOB not in found and found["team"] == "fabric"
     assert found[names.LABEL_CHECK] == of_check.metadata.name
+
+
+@pytest.mark.parametrize(
+    ("grace", "pod_ended", "at", "expected"),
+    [(None, True, 99, None), (None, False, 0, 10), (None, False, 20, 0), (60, False, 20, 45)],
+)
+def test_pod_of_a_finished_check_stays_unless_it_outlives_its_grace(
+    grace: int | None, pod_ended: bool, at: float, expected: float | None
+) -> None:
+    spec = {"containers": [{"name": "c", "image": "x"}], "terminationGracePeriodSeconds": grace}
+    of = check(
+        status={"phase": "Succeeded", "completionTime": NOW},
+        **({"template": {"spec": spec}} if grace else {}),
+    )
+    assignment = CheckAssignment(check_worker(), {}, of, None, "image")
+    assert assignment.seconds_to_cleaning(pod_ended=pod_ended, now=later(at)) == expected

@@ -28,13 +28,6 @@ from tests.reconcilers.test_cordon import Ward
 CLIQUE = "nvidia.com/gpu.clique"
 
 
-def test_most_nodes_of_a_domain_that_are_accused_together_are_its_switch() -> None:
-    found = switch_of("c", 3, 4)
-    assert str(found) == (
-        "3 of the 4 nodes of domain c are accused together, so its switch is to blame, and not each of them"
-    )
-
-
 @pytest.mark.parametrize(
     ("domain", "accused", "nodes"),
     [
@@ -160,15 +153,6 @@ async def test_not_every_switch_is_cordoned_where_all_nodes_are_accused(racks: R
     assert {await racks.said(node, names.CONDITION_SUSPECTED) for node in ALL if node not in cordoned} == {
         ("True", "CordonHeld")
     }
-
-
-@pytest.mark.played
-async def test_one_node_of_a_domain_is_one_node(racks: Racks) -> None:
-    await racks.judge(*ALL, faultyNodes=["c0"])
-    await racks.until_said("c0", "True", "CheckFailed")
-    assert "switch" not in await racks.why("c0")
-    await racks.judge(*ALL, faultyNodes=["c0", "d1"])
-    await racks.until_suspected("d1", "True", "CordonHeld")
 
 
 @pytest.mark.played

@@ -113,18 +113,6 @@ def test_what_is_over_looks_over_in_conditions_too(phase: JobPhase) -> None:
     assert at_end[phase.value] == ("True", "") and not events, "the end has an Event of its own"
 
 
-def test_hang_is_judged_before_the_next_world_and_told_once() -> None:
-    life = training()
-    for rank in (3, 0, 2, 1):
-        assert life.world.round == 1
-        answer(life, rank, **hang(rank, waits=rank != 2))
-    assert (life.world.phase, life.world.round, life.world.hang_since) == (FORMED, 2, None)
-    (told,) = told_of_a_broken_world(life)
-    assert told.startswith("round 1: digits-worker-2 rank 2: ") and told.endswith("(Hang)")
-    assert "WorldChanged" not in [reason for _, reason, _ in life.events]
-    assert life.look().incident is None, "it is counted once"
-
-
 def test_rank_that_never_answers_is_waited_for_so_long_and_blamed_if_all_others_wait_for_it() -> None:
     life = training(worker={"restartCount": 0})
     for rank in (0, 1, 3):

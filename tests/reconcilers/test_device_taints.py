@@ -91,38 +91,26 @@ def test_the_taint_names_the_device_its_driver_and_the_effect() -> None:
 @pytest.mark.parametrize(
     "objects",
     [
-        [claim_of(POD, "n")],
-        [slice_of("n", XID)],
         [slice_of("n", XID | {"effect": "None"}), claim_of(POD, "n")],
-        [slice_of("n", XID, device="gpu-1"), claim_of(POD, "n")],
-        [slice_of("m", XID), claim_of(POD, "n")],
         [slice_of("n", XID), claim_of(POD | {"metadata": POD["metadata"] | {"uid": "other"}}, "n")],
         [slice_of("n", XID, name="old"), slice_of("n", generation=2), claim_of(POD, "n")],
         [rule("NoSchedule", device="gpu-1"), claim_of(POD, "n")],
         [rule("None"), claim_of(POD, "n")],
+        [rule("NoSchedule") | {"spec": {"taint": XID}}, claim_of(POD, "n")],
         [slice_of("n", XID), shared(claim_of(POD, "n"))],
     ],
     ids=[
-        "none",
-        "unclaimed",
         "for information",
-        "another device",
-        "another pool",
         "another Pod",
         "an older generation",
         "a rule for another device",
         "a rule for information",
+        "a rule without a selector",
         "a claim that goes with the worker",
     ],
 )
 def test_what_concerns_no_device_of_the_pod_is_nothing(objects: list[JSON]) -> None:
     assert not Devices(*objects).of(NO_SCHEDULE)
-
-
-def test_a_rule_without_a_selector_taints_no_device() -> None:
-    without = rule("NoSchedule")
-    del without["spec"]["deviceSelector"]
-    assert not Devices(without, claim_of(POD, "n")).of(NO_SCHEDULE)
 
 
 @pytest.mark.parametrize("selector", [{}, {"driver": DRIVER}, {"pool": "n", "device": "gpu-0"}])
@@ -207,16 +195,6 @@ def test_a_worker_whose_claim_tolerates_the_end_for_a_time_leaves_before_it() ->
     assert end["message"].endswith(
         "device gpu-0 of gpu.nvidia.com with the taint gpu.nvidia.com/xid=79:NoExecute"
     )
-
-
-def test_a_tainted_device_of_nobody_and_one_that_is_tolerated_move_nobody() -> None:
-    run = training()
-    node = with_device(run.api, 1, {"operator": "Exists"})
-    for name, taint in (("a", XID), ("b", XID | {"effect": "NoExecute"})):
-        run.api.create(RESOURCESLICES, slice_of(node, taint, name=name))
-    run.api.create(RESOURCESLICES, slice_of("node-0", XID))
-    api = settled(run).api
-    assert world(api) == (1, "0-2") and events(api, "EvictionAnnounced") == []
 
 
 def test_notices_of_a_tainted_device_announce_no_eviction_and_end_with_the_taint() -> None:

@@ -135,10 +135,6 @@ def test_every_reason_of_an_event_is_documented_and_no_other() -> None:
     assert quoted([row[1] for row in rows("Events")]) == told()
 
 
-def test_events_have_a_type() -> None:
-    assert {row[2] for row in rows("Events")} <= {"Normal", "Warning", "Normal, Warning", "Warning, Normal"}
-
-
 def test_every_condition_is_documented() -> None:
     types = {names.CONDITION_UNHEALTHY, names.CONDITION_SUSPECTED, RECONCILED}
     types |= {kind.type for kind in (*TABLE.conditions, KIND)} | {FAILURE_TARGET, SHARDS_DONE}

@@ -16,7 +16,7 @@ from reconcilers.failure.policy import Assessment
 from reconcilers.job.workers import Relaunch, relaunched
 from reconcilers.worker.job_pod import build_job_pod
 from tests.reconcilers.build import failure, job, worker
-from tests.reconcilers.failure_life import FORMED, REFORMING, Life
+from tests.reconcilers.failure_life import REFORMING, Life
 from tests.reconcilers.test_culprit import hang
 
 CONTAINED = "CUDA error: Invalid access of peer GPU memory over nvlink or a hardware error"
@@ -95,34 +95,25 @@ def test_workers_behind_the_switch_that_lost_a_peer_first_leave_too() -> None:
     assert renewed(life.look()) == RACK_C
 
 
-@pytest.mark.parametrize("failed", [(8,), (8, 9)])
-def test_one_node_or_half_of_a_domain_is_not_its_switch(failed: tuple[int, ...]) -> None:
-    life = sixteen()
-    say_failed(life, *failed, after=0.5)
+@pytest.mark.parametrize(
+    ("failed", "message", "policy", "renewed_one"),
+    [
+        ((8,), CONTAINED, {}, {"w8"}),
+        ((8, 9), CONTAINED, {}, {"w8"}),
+        ((0, 4, 8, 12), CONTAINED, {}, {"w0"}),
+        ((8, 9, 10, 11), "ValueError: bad", {}, set()),
+        ((8, 9, 10, 11), CONTAINED, {"domain": None}, {"w10"}),
+    ],
+    ids=["one node", "half of a domain", "several domains", "an error of the script", "no domains"],
+)
+def test_other_failures_are_of_no_switch(
+    failed: tuple[int, ...], message: str, policy: dict[str, Any], renewed_one: set[str]
+) -> None:
+    """The first is blamed; of several at once, the first by name."""
+    life = sixteen(**policy)
+    say_failed(life, *failed, after=0.5, message=message)
     life.look()
-    assert blamed(life).domain is None and renewed(life.look()) == {"w8"}
-
-
-def test_failures_that_lie_in_several_domains_are_of_no_switch() -> None:
-    life = sixteen()
-    say_failed(life, 0, after=0.5)
-    say_failed(life, 4, 8, 12, after=0.6)
-    life.look()
-    assert blamed(life).domain is None and renewed(life.look()) == {"w0"}
-
-
-def test_an_error_of_the_script_on_a_whole_domain_is_not_its_switch() -> None:
-    life = sixteen()
-    say_failed(life, 8, 9, 10, 11, after=0.5, message="ValueError: bad")
-    life.look()
-    assert blamed(life).domain is None and not life.look().renewals
-
-
-def test_without_domains_the_first_device_is_blamed() -> None:
-    life = sixteen(domain=None)
-    say_failed(life, 8, 9, 10, 11, after=0.5)
-    life.look()
-    assert blamed(life).domain is None and renewed(life.look()) == {"w10"}, "by name, as before"
+    assert blamed(life).domain is None and renewed(life.look()) == renewed_one
 
 
 def test_a_domain_that_waits_at_a_place_of_its_own_is_named_and_stays() -> None:
@@ -144,18 +135,6 @@ def test_of_a_hang_in_which_all_wait_at_one_place_no_domain_is_blamed() -> None:
         life.say(index, AgentState.FAILED if not index else AgentState.READY, 1, failure=told)
     life.look(ANSWER_SECONDS + 1)
     assert blamed(life).exit_class == ExitClass.HANG and blamed(life).domain is None
-
-
-def test_the_world_goes_on_with_the_other_domains() -> None:
-    life = sixteen(nodeUnit=4, shrinkAfterSeconds=0)
-    say_failed(life, 8, 9, 10, 11, after=0.5)
-    life.look()
-    for index in range(8, 12):  # their next Pods are on their way
-        old = life.workers[index]
-        spec = old.spec.model_copy(update={"incarnation": 2, "excluded_domain": "c"})
-        life.workers[index] = old.model_copy(update={"spec": spec})
-    life.look(120)
-    assert life.world.phase is FORMED and life.world.members == [*range(8), *range(12, 16)]
 
 
 # --- Pods --------------------------------------------------------------------------------------------------

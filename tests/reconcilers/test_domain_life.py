@@ -78,13 +78,6 @@ def status(api: Api) -> dict[str, Any]:
 BY_RACK = [*range(0, 16, 4), *range(1, 16, 4), *range(2, 16, 4), *range(3, 16, 4)]
 
 
-def test_ranks_are_contiguous_by_the_label_of_the_nodes() -> None:
-    api = fleet(16)
-    train(api)
-    assert ranks(api) == BY_RACK and domains(api, ranks(api)) == "aaaabbbbccccdddd"
-    assert api.get(ELASTICWORLDS, JOB)["spec"]["members"].startswith("0,4,8,12,1,")
-
-
 def test_a_lost_node_is_replaced_within_its_domain_and_nobody_else_is_blamed() -> None:
     """Workers 16 and 17 stand by, in racks a and b."""
     api = fleet(18)

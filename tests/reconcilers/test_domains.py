@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Sequence
 from dataclasses import replace
 from itertools import groupby, pairwise
 
@@ -12,7 +11,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from crds.agent_report import AgentState
 from crds.phases import RendezvousPhase
 from crds.ranges import MAX_RANKED_CHARACTERS, ranked_to_text
 from crds.rendezvous import Rendezvous
@@ -20,23 +18,14 @@ from reconcilers.conditions.pods import NODES_WITHOUT_DOMAIN
 from reconcilers.observed.domains import AUTO, domain_of
 from reconcilers.world.domains import chosen, in_rank_order, in_whole_units, lost_by_domain
 from reconcilers.world.participants import Participant
-from tests.reconcilers.build import NOW, bounds, decide, job, later, participant, worker
+from tests.reconcilers.build import NOW, bounds, decide, job, participant, worker
 from tests.reconcilers.judging import judge, warnings
 
 FORMED, REFORMING, FORMING = RendezvousPhase.FORMED, RendezvousPhase.REFORMING, RendezvousPhase.FORMING
 
 
-def rack(domain: str, *indices: int, round_: int = 1) -> list[Participant]:
-    """Members of one domain that train."""
-    return [participant(i, AgentState.RUNNING, round_, domain=domain) for i in indices]
-
-
 def idle(domain: str, *indices: int) -> list[Participant]:
     return [participant(i, domain=domain, seconds_since_joined=600) for i in indices]
-
-
-def lost(domain: str, *indices: int) -> list[Participant]:
-    return [participant(i, None, alive=False, domain=domain) for i in indices]
 
 
 def formed(*members: int) -> Rendezvous:
@@ -45,44 +34,7 @@ def formed(*members: int) -> Rendezvous:
     )
 
 
-def racks(*without: int) -> list[Participant]:
-    """Four domains of four nodes."""
-    every = [p for d in range(4) for p in rack("abcd"[d], *range(4 * d, 4 * d + 4))]
-    return [p for p in every if p.index not in without]
-
-
-SIXTEEN = formed(*range(16))
-
-
-def domains_of(world: Rendezvous, people: Sequence[Participant]) -> list[str]:
-    by_index = {p.index: p.domain for p in people}
-    return [by_index[index] for index in world.members]
-
-
 # --- 4 domains of 4 nodes ----------------------------------------------------------------------------------
-
-
-def test_without_one_in_its_domain_any_standby_worker_steps_in_and_has_its_rank_beside_its_own_domain() -> (
-    None
-):
-    people = [*racks(6), *lost("b", 6), *idle("a", 16)]
-    world = decide(SIXTEEN, people, bounds(16, 12, standby=1), NOW).rendezvous
-    assert world.members == [0, 1, 2, 3, 16, 4, 5, 7, *range(8, 16)]
-
-
-def test_a_world_of_whole_domains_waits_for_the_lost_node_though_there_is_a_standby_worker_elsewhere() -> (
-    None
-):
-    limits = bounds(16, 8, unit=4, standby=1, shrink_after_seconds=60)
-    people = [*racks(6), *lost("b", 6), *idle("a", 16)]
-    broken = decide(SIXTEEN, people, limits, NOW).rendezvous
-    assert broken.phase is REFORMING
-    late = decide(broken, people, limits, later(60)).rendezvous
-    assert late.members == [0, 1, 2, 3, *range(8, 16)], "three nodes of domain b stand by"
-    back = [replace(p, seconds_since_joined=600) for p in idle("b", 4, 5, 6, 7)]
-    trains = [p for d, at in (("a", 0), ("c", 8), ("d", 12)) for p in rack(d, *range(at, at + 4), round_=2)]
-    whole = decide(late, [*trains, *back, *idle("a", 16)], limits, later(700)).rendezvous
-    assert domains_of(whole, [*trains, *back]) == [*"aaaaccccddddbbbb"], "who trains keeps its rank"
 
 
 def test_workers_that_are_ready_in_domains_with_too_few_are_named() -> None:
@@ -90,17 +42,6 @@ def test_workers_that_are_ready_in_domains_with_too_few_are_named() -> None:
     waiting = decide(Rendezvous(), ready, bounds(8, 4, unit=4), NOW).rendezvous
     assert waiting.phase is FORMING
     assert waiting.waits_for == "6 of at least 4 workers are ready, 0 of them in domains that have 4"
-
-
-def test_nobody_gives_way_for_a_tidier_world() -> None:
-    """Domain e is whole, domain b is not: but who trains goes on."""
-    people = [*racks(), *idle("e", *range(16, 20))]
-    assert decide(SIXTEEN, people, bounds(16, 8, unit=4, standby=4), NOW).rendezvous == SIXTEEN
-
-
-def test_without_domains_ranks_are_by_index() -> None:
-    people = [*rack("", 3, 1, 2), *rack("", 0)]
-    assert [p.index for p in in_rank_order(people, formed(3, 2, 1, 0))] == [0, 1, 2, 3]
 
 
 def test_ranks_of_ten_thousand_workers_scattered_over_all_domains_are_by_index() -> None:

@@ -16,7 +16,6 @@ from crds.elasticworker import ElasticWorker, ExitClass, WorkerPhase
 from crds.failure_policy import FailureAction, FailureRule
 from crds.names import HAS_BEGUN
 from reconcilers.conditions.reported import SIDECARS_FAILED
-from reconcilers.failure.memory import MemoryRoom
 from reconcilers.observed.ending import LEFT_EARLY, PROCESS_FAILED, PodJudgement, Situation, judge
 from reconcilers.observed.silence import Silence, SilenceVerdict
 from reconcilers.observed.start import hindrance_of
@@ -26,7 +25,6 @@ from reconcilers.worker.worker_status import Observation, observe
 from reconcilers.world.participants import Ages, participants_of
 from tests.reconcilers import judging
 from tests.reconcilers.build import NOW, check_worker, failure, job, report, worker
-from tests.reconcilers.failure_life import Life
 from tests.reconcilers.pods import RUNS, STARTS, again, crash_loop, ended, pod_with
 
 JSON = dict[str, Any]
@@ -346,18 +344,6 @@ def test_pods_that_end_alike_after_steps_from_an_unknown_one_may_have_got_furthe
     assert (status.failure_budget.alike, status.failure_budget.start_unknown is True) == (alike, alike == 1)
 
 
-def test_peers_f1_a_launcher_of_torchs_whose_container_hides_its_failure_spends_the_budget() -> None:
-    """`elastic_launch` with `rdzv_backend="dlr"`, its exception caught, `restartCount: 0`."""
-    stopped = saying(AgentState.STOPPED, failure=failure(message="ValueError: bad"))
-    status = seen(stopped, pod_with(ended(0), phase="Succeeded"))
-    assert status.phase is WorkerPhase.FAILED and status.failure_budget.spent == {"UserError": 1}
-    once = stopped.model_copy(update={"status": status})
-    life = Life.of(replicas=1, worker={"restartCount": 0})
-    life.workers[0] = once
-    life.look()
-    assert life.ended.endswith("digits-worker-0 rank 0: ValueError: bad")
-
-
 @pytest.mark.parametrize("state", [AgentState.READY, AgentState.RUNNING, AgentState.STOPPED])
 def test_04_a_wrapper_that_answers_sigterm_with_exit_code_0_has_not_finished(state: AgentState) -> None:
     left = seen(saying(state), pod_with(ended(0), phase="Succeeded"))
@@ -436,27 +422,10 @@ def test_08_a_finished_rank_whose_pod_goes_has_succeeded() -> None:
     assert lost.phase is WorkerPhase.SUCCEEDED
 
 
-def test_17_a_launcher_without_restarts_whose_data_loader_was_killed_for_memory_ran_out_of_memory() -> None:
-    """`torchrun --max-restarts=0`: its exit code is 1, and the script's last words are a RuntimeError."""
-    told = failure(
-        message="RuntimeError: DataLoader worker (pid 9) is killed by signal: Killed. ", cause="OOM"
-    )
-    for pod, of in (
-        (pod_with(ended(1), phase="Failed"), saying(AgentState.FAILED, failure=told)),
-        (pod_with(crash_loop(1), policy="OnFailure"), saying(AgentState.FAILED, failure=told)),
-    ):
-        status = seen(of, pod, restart_count=5)
-        assert (status.phase, status.last_exit.exit_class) == (WorkerPhase.FAILED, ExitClass.OOM)
-        assert status.last_exit.message == told.message
-        main = {"name": "main", "image": "x", "resources": {"limits": {"memory": "1Gi"}}}
-        limited = job(replicas=1, template={"spec": {"containers": [main]}})
-        room = MemoryRoom(limited, [of], [{"status": {"allocatable": {"memory": "64Gi"}}}])
-        after = room.changed_memory(of.model_copy(update={"status": status}))
-        assert after is not None and "its next Pod gets 2Gi" in after.message
-    evicted = seen(
-        saying(AgentState.FAILED, failure=told), pod_with(ended(1), phase="Failed", reason="Evicted")
-    )
-    assert evicted.last_exit.exit_class is ExitClass.PREEMPTED, "the kubelet's word comes first"
+def test_17_the_kubelets_word_of_an_eviction_comes_before_the_agents() -> None:
+    said = saying(AgentState.FAILED, failure=failure(message="RuntimeError: killed by signal", cause="OOM"))
+    evicted = seen(said, pod_with(ended(1), phase="Failed", reason="Evicted"))
+    assert evicted.last_exit.exit_class is ExitClass.PREEMPTED
 
 
 def test_20_an_init_container_out_of_memory_is_named_and_so_is_the_remedy() -> None:

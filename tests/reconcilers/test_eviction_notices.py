@@ -104,25 +104,6 @@ def test_who_comes_in_spite_of_it_has_no_notice_and_another_announcement_counts_
     assert town.of("a") == {0: 10.0, 1: 0.0}
 
 
-@pytest.mark.parametrize(("nodes", "workers"), [(300, 2), (2, 300)])
-def test_a_look_walks_the_fewer_of_such_nodes_and_the_jobs_workers(
-    nodes: int, workers: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    town, asked = Town(), list[JSON]()
-    for number in range(300):
-        town.worker("a" if number < workers else "b", number, number)
-    town.seconds = 5.0
-    for number in range(300):
-        town.node(number, cordoned=number < nodes)
-
-    def counted(node: JSON) -> str:
-        asked.append(node)
-        return announcement(node)
-
-    monkeypatch.setattr(module, "announcement", counted)
-    assert len(town.of("a")) == 2 and len(asked) == 2
-
-
 @pytest.mark.parametrize(("announced", "workers", "size"), [(300, 2, 2), (2, 300, 2), (300, 300, 300)])
 def test_a_look_is_as_large_as_what_it_walks(announced: int, workers: int, size: int) -> None:
     """By that a thread reads the notices of a large job, whose nodes are all drained."""

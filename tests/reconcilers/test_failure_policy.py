@@ -11,11 +11,7 @@ import pytest
 from controller.events import Correlator, InvolvedObject, Occurrence
 from crds.agent_report import AgentState
 from crds.elasticworker import WorkerPhase
-from crds.rendezvous import Rendezvous
-from reconcilers.failure.facts import Hold
-from reconcilers.world.decision import Constraints
-from reconcilers.world.rendezvous import Decision
-from tests.reconcilers.build import NOW, bounds, decide, failure, later, participant, worker
+from tests.reconcilers.build import NOW, failure, worker
 from tests.reconcilers.failure_life import FORMED, REFORMING, Life
 
 GLOO = "RuntimeError: [/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:547] Connection closed by peer"
@@ -236,15 +232,6 @@ def test_fail_job_ends_it_at_once() -> None:
     assert life.events[-1][1] == "FailurePolicy"
 
 
-def test_ignore_spends_nothing_and_restarts() -> None:
-    life = Life.of(failurePolicy=rule("Ignore"), worker={"restartCount": 0})
-    for _ in range(8):
-        life.train()
-        life.fail(0)
-        life.recover()
-    assert not life.ended and life.job.status.restarts == {"UserError": 8} and life.budget.spent == {}
-
-
 def test_replace_gives_the_culprit_a_new_pod_once_its_failure_is_written() -> None:
     life = Life.of(failurePolicy=rule("Replace"))
     life.train()
@@ -322,34 +309,6 @@ def test_pod_end_that_a_rule_answers_with_fail_job_fails_it() -> None:
 # --- held worlds --------------------------------------------------------------------------------------
 
 
-def test_held_world_keeps_its_breaks_and_looks_again_in_time() -> None:
-    world = Rendezvous(round=1, phase=FORMED, members=[0, 1], incarnations=[1, 1], formed_at=NOW)
-    people = [participant(0, AgentState.FAILED, 1), participant(1, AgentState.RUNNING, 1)]
-    limits = bounds(2)
-    free = decide(world, people, limits, NOW)
-    waits = Constraints(hold=Hold(later(4), "for it"))
-    later_on = decide(world, people, limits, NOW, waits)
-    assert later_on.rendezvous.phase is REFORMING and later_on.breaks == free.breaks
-    assert later_on.look_again_seconds == 4 and later_on.rendezvous.why.endswith(
-        "; the next world waits for it"
-    )
-    again = decide(later_on.rendezvous, people, limits, later(1))
-    same = decide(later_on.rendezvous, people, limits, later(1), waits)
-    assert same.rendezvous == later_on.rendezvous and same.look_again_seconds == 3
-    over = decide(later_on.rendezvous, people, limits, later(4), waits)
-    assert over == decide(later_on.rendezvous, people, limits, later(4)) and over.rendezvous.round == 2
-    assert "waits" not in again.rendezvous.reason
-
-
-def test_what_forms_no_world_or_lets_one_grow_is_not_held() -> None:
-    world = Rendezvous(round=1, phase=FORMED, members=[0], incarnations=[1], formed_at=NOW)
-    people = [participant(0, AgentState.RUNNING, 1), participant(1, seconds_since_joined=99)]
-    growth = decide(world, people, bounds(2, 1), NOW)
-    waits = Constraints(hold=Hold(later(9), ""))
-    assert growth.rendezvous.round == 2 and decide(world, people, bounds(2, 1), NOW, waits) == growth
-    assert decide(world, people[:1], bounds(2, 1), NOW, waits) == Decision(world)
-
-
 # --- a storm ------------------------------------------------------------------------------------------
 
 
@@ -371,12 +330,3 @@ def test_hundreds_of_identical_failures_make_few_events_and_a_small_job() -> Non
     assert life.job.status.restarts == {"UserError": 200} and life.world.round >= 200
     assert events_of(life.events) < 20
     assert len(life.job.model_dump_json()) < 100_000
-
-
-def test_hundreds_of_failures_with_ever_another_text_make_few_events_too() -> None:
-    life = Life.of(failurePolicy=rule("Ignore"))
-    for number in range(200):
-        life.train()
-        life.fail(0, message=f"ValueError: bad {number} {'x' * (number % 7)}")
-        life.recover()
-    assert events_of(life.events) < 20

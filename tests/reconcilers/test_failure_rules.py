@@ -8,7 +8,6 @@ from crds.failure_policy import FailureAction, FailureRule
 from reconcilers.conditions.pods import PATTERNS_NOT_APPLIED
 from reconcilers.failure.rules import (
     MOST_BYTES,
-    Pattern,
     action_for,
     of_pod,
     of_process,
@@ -154,10 +153,3 @@ def test_the_beginning_and_the_end_of_a_long_text_are_searched() -> None:
         True,
         True,
     ]
-
-
-def test_no_pattern_is_searched_where_the_exit_code_decides(monkeypatch: pytest.MonkeyPatch) -> None:
-    told = of_process(failure())
-    monkeypatch.setattr(Pattern, "is_in", lambda *_: pytest.fail("searched"))
-    unlike = rule(**exits("In", 9) | {"onMessagePattern": "bad"})
-    assert action_for([unlike, rule(**exits("In", 1)), *patterns("bad")], told) is FailureAction.FAIL_JOB

@@ -33,21 +33,6 @@ def enlisted_pod(owner: ElasticJob, of: ElasticWorker) -> dict[str, Any]:
     return pod
 
 
-def test_coscheduling_s_group_and_pods() -> None:
-    owner = gang("coscheduling", worker={"minReplicas": 3})
-    group = pod_group_of(owner)
-    assert group is not None
-    assert (group.wanted["apiVersion"], group.wanted["kind"]) == ("scheduling.x-k8s.io/v1alpha1", "PodGroup")
-    assert group.wanted["spec"] == {"minMember": 3}
-    metadata = group.wanted["metadata"]
-    assert (metadata["name"], metadata["namespace"]) == ("digits", "default")
-    assert metadata["ownerReferences"][0]["uid"] == "uid-digits"
-    pod = enlisted_pod(owner, worker())
-    assert pod["metadata"]["labels"]["scheduling.x-k8s.io/pod-group"] == "digits"
-    assert "schedulerName" not in pod["spec"]
-    assert group_of(pod) == ("default", "digits")
-
-
 def test_volcano_s_group_and_pods() -> None:
     owner = gang("volcano")
     group = pod_group_of(owner)

@@ -71,6 +71,7 @@ async def test_long_absence_is_told_and_asked_for_less_often(server: Server, gat
     later = await gate.obstacle(worker(), gang())
     assert soon is not None and later is not None
     assert later.is_reported and later.retry_seconds > soon.retry_seconds
+    assert later.message == "the PodGroup digits has not been created yet"
 
 
 async def test_of_many_that_wait_no_more_look_in_a_second_than_a_controller_can_bear(

@@ -16,10 +16,9 @@ from reconcilers.goodput.goodput import (
     effective_seconds,
     goodput_now,
     reported_rounds,
-    seconds_by_state,
     with_rounds,
 )
-from tests.reconcilers.build import NOW, job, later, report, worker
+from tests.reconcilers.build import NOW, job, report, worker
 
 
 def figures(round_: int, first: int, last: int, seconds: float = 0.0) -> RoundProgress:
@@ -66,11 +65,6 @@ def test_share_of_effective_training_is_a_share_whatever_workers_and_clocks_say(
     ratio = goodput_now(submitted(age_seconds), [member(0, *rounds)], NOW).ratio
     assert ratio is None or 0.0 <= ratio <= 1.0
     assert goodput_now(submitted(-1.0), [member(0, *rounds)], NOW).ratio is None, "a clock that went back"
-
-
-def test_without_two_steps_there_is_no_ratio() -> None:
-    assert goodput_now(submitted(100), [member(0)], NOW).ratio is None
-    assert goodput_now(submitted(100), [member(0, figures(1, 5, 5))], NOW).ratio is None
 
 
 def test_of_a_round_the_member_that_came_furthest_speaks_and_of_equals_the_lowest() -> None:
@@ -138,14 +132,3 @@ def test_whatever_is_seen_of_a_life_the_account_is_what_its_step_log_says(
     assert goodput.stepping_seconds == pytest.approx(
         sum((s.steps - 1) * s.step_seconds for s in life), abs=1e-4
     )
-
-
-def test_time_in_states_includes_the_present_one() -> None:
-    goodput = Goodput(state=JobState.TRAINING, since=later(10), seconds={"Pending": 4.0, "Training": 6.0})
-    assert seconds_by_state(goodput, later(15)) == {JobState.PENDING: 4.0, JobState.TRAINING: 11.0}
-
-
-def test_the_account_of_a_finished_job_is_closed() -> None:
-    closed = BEGINNING.model_copy(update={"ratio": 0.5})
-    finished = submitted(100, phase="Succeeded", goodput=closed.to_wire())
-    assert goodput_now(finished, [member(0, figures(1, 1, 9, 8.0))], later(1_000)) == closed

@@ -10,14 +10,12 @@ from crds import names
 from crds.elasticjob import ElasticJob
 from crds.grouping import index_of
 from crds.model import ConditionData
-from crds.replica_groups import Membership
 from crds.scaleplan import ScalePlan, ScalePlanPhase
 from reconcilers.groups.children import generations, group_job, is_outdated, labels_of, renewal
 from reconcilers.groups.plan import MOST_ACTS, GroupsPlan, plan_groups
 from reconcilers.job.published import FOR_PEOPLE, world_spec
 from reconcilers.observed.groups import GroupOf
 from reconcilers.scaleplan.verdicts import choose_plan
-from tests.counting import calls
 from tests.reconcilers.api import merged
 from tests.reconcilers.build import NOW, job, later
 
@@ -117,13 +115,10 @@ def test_groups_of_a_job_that_is_over_are_suspended(phase: str) -> None:
 @pytest.mark.parametrize(
     ("name", "index"),
     [
-        ("digits-group-0", 0),
         ("digits-group-12", 12),
         ("digits-group-01", None),
-        ("digits-group-", None),
         ("digits-group--1", None),
         ("digits-group-0-worker-1", None),
-        ("digits", None),
         ("other-group-0", None),
     ],
 )
@@ -172,27 +167,7 @@ def test_an_edited_group_is_put_back_once(edit: str) -> None:
     assert put_back["spec"] == wanted["spec"] and not outdated(put_back)
 
 
-def test_an_edit_of_the_job_reaches_its_groups_and_the_next_one_too() -> None:
-    made = group_job(stored(), 0)
-    found = made | {"metadata": made["metadata"] | {"generation": 1, "resourceVersion": "1"}}
-    for generation, seconds in ((5, 70), (6, 80)):
-        edited = stored()
-        edited["metadata"]["generation"] = generation
-        edited["spec"]["elasticPolicy"]["hangTimeoutSeconds"] = seconds
-        found = applied(found, renewal(edited, 0, found).body)
-        assert found["spec"]["elasticPolicy"] == {"hangTimeoutSeconds": seconds}
-        note = found["metadata"]["annotations"][names.ANNOTATION_GROUPED_GENERATION]
-        assert note == generations(generation, found["metadata"]["generation"])
-
-
 # --- what a look plans ---------------------------------------------------------------------------------------
-
-
-def test_the_first_look_makes_all_groups_and_has_no_membership() -> None:
-    plan = look(whole())
-    assert (plan.renewed, plan.surplus) == ((0, 1, 2), ())
-    assert plan.status_patch["phase"] == "Pending"
-    assert Membership.model_validate(plan.status_patch["membership"]) == Membership()
 
 
 def test_many_groups_are_made_in_several_looks() -> None:
@@ -207,17 +182,6 @@ def test_nothing_is_written_where_nothing_changes() -> None:
     settled = after(whole(), plan)
     again = look(settled, *groups, seconds=50)
     assert (again.status_patch, again.is_for_people) == ({}, True)
-
-
-def test_groups_that_are_left_over_go_the_highest_first_and_after_a_membership_without_them() -> None:
-    groups = [group(index) for index in range(4)]
-    before = after(whole(groups=4), look(whole(groups=4), *groups))
-    smaller = before.model_copy(update={"spec": whole(groups=2).spec})
-    plan = look(smaller, *groups)
-    assert [act.name for act in plan.surplus] == ["digits-group-2", "digits-group-3"]
-    assert all(act.uid for act in plan.surplus)
-    members = [each["index"] for each in plan.status_patch["membership"]["groups"]]
-    assert members == [0, 1], "the status is written before the groups are deleted"
 
 
 def test_a_suspended_job_suspends_its_groups_makes_none_and_stops_its_deadline() -> None:
@@ -330,17 +294,6 @@ def test_conditions_say_who_trains_and_why_workers_are_missing() -> None:
     assert waiting.status_patch["message"].startswith("2 of 3 groups ready to train, and training needs 3")
 
 
-def account(seconds_trained: float, last: int, **more: Any) -> JSON:
-    return {
-        "state": "Training",
-        "since": TIME,
-        "firstStep": 1,
-        "lastStep": last,
-        "stepsTimed": last,
-        "steppingSeconds": seconds_trained,
-    } | more
-
-
 def test_the_world_of_the_job_has_its_membership_and_phase_alone() -> None:
     of = after(whole(), look(whole(), group(0), group(1), group(2, restarts={"Unknown": 4})))
     spec = world_spec({"metadata": {}, "spec": of.spec.to_wire(), "status": of.status.to_wire()})
@@ -419,12 +372,3 @@ def test_a_broken_exchange_of_groups_without_known_steps_is_a_warning_until_all_
     assert [each.type for each in of.status.warnings] == ["ExchangeBroken"]
     together = [group(index, replicaGroup=part(version=2)) for index in (0, 1)]
     assert look(of, *together, seconds=20).status_patch["warnings"] == []
-
-
-def test_a_look_grows_with_the_number_of_groups_and_no_faster() -> None:
-    def seen(count: int) -> int:
-        groups = [group(index) for index in range(count)]
-        of = after(whole(groups=count), look(whole(groups=count), *groups))
-        return calls(lambda: look(of, *groups))
-
-    assert seen(100) < 11 * seen(10)

@@ -72,33 +72,30 @@ def test_a_hardware_exit_smells_whatever_it_says_and_an_end_from_outside_never()
         assert not smells_of_hardware(outside, ECC)
 
 
-def test_a_failure_in_place_sets_the_time_once_a_round() -> None:
-    workers = [failing(ECC)]
-    at = suspected_by_failures(None, workers, WORLD, later(3))
-    assert at == later(3)
-    assert suspected_by_failures(at, workers, WORLD, later(9)) == at
-    broken = WORLD.model_copy(update={"phase": RendezvousPhase.REFORMING})
-    assert suspected_by_failures(at, workers, broken, later(9)) == at
+BROKEN = WORLD.model_copy(update={"phase": RendezvousPhase.REFORMING})
+NEXT = WORLD.model_copy(update={"round": 2, "formed_at": later(60)})
 
 
-def test_a_failure_told_after_the_world_broke_counts_too() -> None:
-    broken = WORLD.model_copy(update={"phase": RendezvousPhase.REFORMING})
-    assert suspected_by_failures(None, [failing(log_tail=ECC)], broken, later(3)) == later(3)
-    assert suspected_by_failures(None, [failing(code=201)], broken, later(3)) == later(3)
-
-
-def test_a_failure_of_an_earlier_round_has_been_judged() -> None:
-    next_world = WORLD.model_copy(update={"round": 2, "formed_at": later(60)})
-    assert suspected_by_failures(later(3), [failing(ECC)], next_world, later(61)) == later(3)
-
-
-def test_ordinary_restarts_in_place_make_no_check_necessary() -> None:
-    assert suspected_by_failures(None, [failing("ValueError: boom")], WORLD, later(3)) is None
-
-
-def test_a_pods_end_counts_from_its_time_and_a_lost_node_alone_does_not() -> None:
-    assert suspected_by_failures(None, [ended(ExitClass.HARDWARE_ERROR)], WORLD, later(9)) == later(5)
-    assert suspected_by_failures(None, [ended(ExitClass.USER_ERROR, ECC)], WORLD, later(9)) == later(5)
-    assert suspected_by_failures(later(7), [ended(ExitClass.HARDWARE_ERROR)], WORLD, later(9)) == later(7)
-    assert suspected_by_failures(None, [ended(ExitClass.NODE_LOST, ECC)], WORLD, later(9)) is None
-    assert suspected_by_failures(None, [ended(ExitClass.USER_ERROR)], WORLD, later(9)) is None
+@pytest.mark.parametrize(
+    ("before", "said", "world", "at", "suspected"),
+    [
+        (None, failing(ECC), WORLD, 3, 3),
+        (3, failing(ECC), WORLD, 9, 3),
+        (3, failing(ECC), BROKEN, 9, 3),
+        (None, failing(log_tail=ECC), BROKEN, 3, 3),
+        (None, failing(code=201), BROKEN, 3, 3),
+        (3, failing(ECC), NEXT, 61, 3),
+        (None, failing("ValueError: boom"), WORLD, 3, None),
+        (None, ended(ExitClass.HARDWARE_ERROR), WORLD, 9, 5),
+        (None, ended(ExitClass.USER_ERROR, ECC), WORLD, 9, 5),
+        (7, ended(ExitClass.HARDWARE_ERROR), WORLD, 9, 7),
+        (None, ended(ExitClass.NODE_LOST, ECC), WORLD, 9, None),
+        (None, ended(ExitClass.USER_ERROR), WORLD, 9, None),
+    ],
+)
+def test_hardware_is_suspected_from_a_failure_of_this_round_or_the_end_of_a_pod_on(
+    before: float | None, said: ElasticWorker, world: Rendezvous, at: float, suspected: float | None
+) -> None:
+    known = None if before is None else later(before)
+    found = suspected_by_failures(known, [said], world, later(at))
+    assert found == (None if suspected is None else later(suspected))

@@ -42,12 +42,6 @@ class Listener:
         self.pods.apply(pod | {"metadata": {"resourceVersion": str(int(self.seconds))} | pod["metadata"]})
 
 
-def test_an_agent_s_silence_counts_from_its_last_sign_of_life() -> None:
-    listener, spoken = Listener(), worker(agent=report())
-    assert listener.age_after(60, pod(), spoken) == 0
-    assert listener.age_after(7, pod(), spoken) == 7
-
-
 def test_the_lease_of_a_pod_of_the_same_name_before_a_suspension_is_nothing_heard_of_the_new_one() -> None:
     listener = Listener()
     resumed = pod() | {"metadata": {"name": "digits-worker-0-1", "uid": "the-next"}}

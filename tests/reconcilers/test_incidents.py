@@ -31,12 +31,6 @@ def hanging(index: int, step: int | None, in_collective: bool = False, seconds: 
     )
 
 
-def test_failures_of_other_rounds_and_other_pods_are_nobodys() -> None:
-    assert culprit(failing(0), round_=2) is None
-    said = report(1, AgentState.FAILED, 1, pod_uid="another", failure=failing(1).status.agent.failure)  # type: ignore[union-attr]
-    assert culprit(worker(1, agent=said.to_wire())) is None
-
-
 def test_ranks_are_counted_by_the_workers_and_not_by_other_replicas_of_the_same_index() -> None:
     four, one = (report(0, AgentState.RUNNING, 1, local_world_size=size).to_wire() for size in (4, 1))
     first, second, evaluator = worker(0, agent=four), worker(1, agent=four), worker(0, agent=one)

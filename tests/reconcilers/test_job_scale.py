@@ -160,7 +160,9 @@ def test_newest_plan_that_is_not_refused_is_applied_and_those_before_it_are_supe
     assert verdicts(finished, old) == (None, {"b": "Refused"})
 
 
-def moved(workers: list[ElasticWorker], world: Rendezvous, type_: str = "worker") -> dict[str, list[int]]:
+def moved(
+    workers: list[ElasticWorker], world: Rendezvous | None, type_: str = "worker"
+) -> dict[str, list[int]]:
     migrations = {type_: {"sources": [0], "targets": [2]}}
     of = job(
         replicaSpecs={
@@ -174,6 +176,8 @@ def moved(workers: list[ElasticWorker], world: Rendezvous, type_: str = "worker"
 
 def test_without_a_world_a_target_that_runs_has_taken_over() -> None:
     assert moved([worker(0), worker(2)], Rendezvous()) == {"worker": [0]}
+    speaking = [worker(index, agent=report(index).to_wire()) for index in (0, 2)]
+    assert moved(speaking, None) == {"worker": [0]}
     assert moved([worker(0), worker(2, WorkerPhase.PENDING)], Rendezvous()) == {}
     servers = [
         w.model_copy(update={"spec": w.spec.model_copy(update={"type": "evaluator"})})

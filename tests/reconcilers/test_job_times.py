@@ -60,14 +60,6 @@ def test_a_deadline_counts_from_now_on_where_the_start_is_yet_to_come() -> None:
     assert with_times_by_our_clock(broken(startTime=later(5)), NOW).status.start_time == later(5)
 
 
-def test_an_ended_job_is_there_for_its_time_from_now_on_where_its_end_is_yet_to_come() -> None:
-    ended = {"phase": "Failed", "completionTime": later(HOUR)}
-    of = job(runPolicy={"ttlSecondsAfterFinished": 60}, status=ended)
-    plan = plan_job(seen_of(of), later(1))
-    assert plan.look_again_seconds == 60.0
-    assert plan.status_patch["completionTime"] == later(1).isoformat().replace("+00:00", "Z")
-
-
 def test_times_that_our_clock_can_have_written_stay() -> None:
     times = {"suspectedAt": later(5), "failureBudget": {"heldUntil": later(39)}}
     scaling = {"replicas": 2, "at": NOW, "by": "x"}

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 from datetime import timedelta
+from typing import Any
 
 import pytest
 
@@ -14,7 +15,7 @@ from reconcilers.job.workers import plan_relaunches
 from reconcilers.nodecheck.job_checks import JobChecks, JobChecksView, standing_of
 from reconcilers.nodecheck.view import CheckView
 from reconcilers.runtime.kinds import NODECHECKS
-from tests.counting import calls, cpu_seconds
+from tests.counting import calls
 from tests.reconcilers.build import NOW, check, job, later, node_sets
 from tests.reconcilers.check_stage import Stage as CheckStage
 from tests.reconcilers.job_stage import all_checks, at, checked_job, job_check
@@ -41,50 +42,46 @@ def unchecked(*checks: NodeCheck, workers: list = WORKERS, now: object = AFTER, 
     return set(standing.unvetted)
 
 
-def test_a_new_jobs_workers_are_unchecked_and_fresh_passes_by_anyone_count() -> None:
-    assert unchecked() == {0, 1}
-    assert unchecked(others(a="Healthy"), now=later(60)) == {1}
-    assert unchecked(others(a="Healthy"), now=AFTER) == {0, 1}
+BOTH = job_check(1, of=WORKERS)
+PASSED = [others(a="Healthy", b="Healthy"), BOTH]
+FAILED = job_check(1, "Failed")
+SHARED = [at(0, "a"), at(1, "a")]
+"""Two workers on one node."""
+LATE = [at(0, "a"), at(1, "c", 2, lastExit={"incarnation": 1, "exitClass": "NodeLost", "time": later(60)})]
+"""One of two whose Pod came after the first failed check."""
 
 
-def test_passes_from_before_the_suspicion_count_no_more() -> None:
-    passed = [others(a="Healthy", b="Healthy"), job_check(1, of=WORKERS)]
-    assert unchecked(*passed, now=later(60), suspected_at=later(5)) == {0, 1}
-    assert unchecked(*passed, now=later(60), suspected_at=NOW) == set()
-
-
-def test_who_took_part_needs_no_other_check_however_late_it_is() -> None:
-    assert unchecked(job_check(1, of=WORKERS)) == set()
-    assert unchecked(job_check(1, of=WORKERS, a="Inconclusive", b="Straggler")) == set()
-
-
-def test_another_incarnation_or_another_node_is_another_case() -> None:
-    of_both = job_check(1, of=WORKERS)
-    assert unchecked(of_both, workers=[at(0, "a"), at(1, "b", incarnation=2)]) == {1}
-    assert unchecked(of_both, workers=[at(0, "a"), at(1, "c")]) == {1}
+@pytest.mark.parametrize(
+    ("checks", "more", "expected"),
+    [
+        ([], {}, {0, 1}),
+        ([others(a="Healthy")], {"now": later(60)}, {1}),
+        ([others(a="Healthy")], {}, {0, 1}),
+        (PASSED, {"now": later(60), "suspected_at": later(5)}, {0, 1}),
+        (PASSED, {"now": later(60), "suspected_at": NOW}, set()),
+        ([BOTH], {}, set()),
+        ([job_check(1, of=WORKERS, a="Inconclusive", b="Straggler")], {}, set()),
+        ([BOTH], {"workers": [at(0, "a"), at(1, "b", incarnation=2)]}, {1}),
+        ([BOTH], {"workers": [at(0, "a"), at(1, "c")]}, {1}),
+        ([job_check(1, of=SHARED[:1])], {"workers": SHARED}, set()),
+        ([job_check(1, of=SHARED[:1], workers=[0])], {"workers": SHARED}, {1}),
+        ([FAILED], {}, set()),
+        ([job_check(1, "Failed", workers=[0])], {}, {1}),
+        ([FAILED], {"suspected_at": later(1)}, {0, 1}),
+        ([FAILED], {"workers": LATE}, {1}),
+        ([job_check(1, "Failed", ended=later(90))], {"workers": LATE}, set()),
+    ],
+)
+def test_unchecked_are_those_without_a_fresh_pass_or_a_check_of_this_pod_on_this_node(
+    checks: list[NodeCheck], more: dict[str, Any], expected: set[int]
+) -> None:
+    """Of anybody's passes none from before a suspicion; a check that could not be carried out holds nobody up."""
+    assert unchecked(*checks, **more) == expected
 
 
 def test_the_verdict_on_a_node_counts_for_all_the_checks_workers_there() -> None:
-    both = [at(0, "a"), at(1, "a")]
-    by_the_first = job_check(1, of=both[:1])
-    assert unchecked(by_the_first, workers=both) == set()
-    assert unchecked(job_check(1, of=both[:1], workers=[0]), workers=both) == {1}
-    found = standing_of(job(), both, all_checks(job_check(1, of=both[:1], a="Faulty")), None, AFTER)
-    assert set(found.faulty) == {0, 1}
-
-
-def test_a_check_that_could_not_be_carried_out_holds_nobody_up() -> None:
-    failed = job_check(1, "Failed")
-    assert unchecked(failed) == set()
-    assert unchecked(job_check(1, "Failed", workers=[0])) == {1}
-    assert unchecked(failed, suspected_at=later(1)) == {0, 1}
-
-
-def test_a_pod_that_came_after_the_failed_check_gets_another_try() -> None:
-    last_exit = {"incarnation": 1, "exitClass": "NodeLost", "time": later(60)}
-    replaced = at(1, "c", incarnation=2, lastExit=last_exit)
-    assert unchecked(job_check(1, "Failed"), workers=[at(0, "a"), replaced]) == {1}
-    assert unchecked(job_check(1, "Failed", ended=later(90)), workers=[at(0, "a"), replaced]) == set()
+    guilty = all_checks(job_check(1, of=SHARED[:1], a="Faulty"))
+    assert set(standing_of(job(), SHARED, guilty, None, AFTER).faulty) == {0, 1}
 
 
 def test_a_later_accusation_by_others_calls_for_a_check_but_moves_nobody() -> None:
@@ -116,25 +113,6 @@ def test_slow_by_the_newest_verdict_and_only_if_the_job_wants_so() -> None:
 def test_nothing_is_wanted_of_a_job_without_node_checks() -> None:
     found = standing_of(job(replicas=2), WORKERS, JobChecks(), None, NOW)
     assert not found.unvetted and not found.faulty and not found.slow
-
-
-def stale(workers: int) -> float:
-    """CPU seconds that it takes to judge so many workers by five checks of the Pods that they had before."""
-    before = [at(index, f"n{index}") for index in range(workers)]
-    now = [at(index, f"n{index}", incarnation=2) for index in range(workers)]
-    nodes = [f"n{index}" for index in range(workers)]
-    checks = [job_check(number, of=before, ended=later(number)) for number in range(1, 6)]
-    job = checked_job(workers)
-
-    def judge() -> None:
-        standing = standing_of(job, now, all_checks(*checks, nodes=nodes), None, later(9_000))
-        assert len(standing.unvetted) == workers
-
-    return cpu_seconds(judge)
-
-
-def test_judging_workers_does_not_grow_with_the_square_of_their_number() -> None:
-    assert stale(3_000) <= 25 * stale(300), "10 times as many, with room for a busy machine; squared is 100"
 
 
 def reading_beside(nodes: int) -> int:
@@ -201,18 +179,6 @@ def test_a_small_job_is_looked_at_beside_the_event_loop_where_checks_found_many_
     assert all_checks(others(a="Healthy", b="Faulty")).look_size == 0
     accused = others(0.0, **{f"n{number}": "Faulty" for number in range(1_000)})
     assert all_checks(accused).look_size >= LARGE
-
-
-def test_very_many_checks_that_name_a_job_are_read_beside_the_event_loop(beside: list[str]) -> None:
-    stage = CheckStage()
-    for number in range(300):
-        stage.add_check(f"mine-{number}", status={"phase": "Failed"}, jobName="digits")
-
-    async def look_size() -> int:
-        return (await JobChecksView(stage.process.client, stage.stores).of(checked_job(2), WORKERS)).look_size
-
-    assert asyncio.run(look_size()) >= 300
-    assert beside == ["_of", "_read"]
 
 
 async def test_others_have_a_turn_while_fresh_passes_are_looked_for(monkeypatch: pytest.MonkeyPatch) -> None:

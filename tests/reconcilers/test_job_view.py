@@ -10,13 +10,12 @@ from controller.cache import Cache
 from controller.client import AsyncClient
 from controller.reconciler import Request
 from crds.elasticjob import ElasticJob
-from crds.elasticworker import WorkerPhase
 from reconcilers.job.seen import JobReader
 from reconcilers.nodecheck.view import CheckView
 from reconcilers.runtime.clock import Clock
 from reconcilers.runtime.kinds import ELASTICJOBS, ELASTICWORKERS
 from reconcilers.setup import add_indexes
-from tests.reconcilers.build import check, job, report, worker
+from tests.reconcilers.build import check, job, worker
 from tests.reconcilers.caches import shaped_cache
 
 
@@ -78,13 +77,3 @@ async def test_a_worker_that_cannot_be_read_hides_none_of_its_siblings() -> None
     seen = await JobReader(cache, Clock()).of(Request("default", "digits"))
     assert seen is not None and len(seen.workers) == 3
     assert cache.unreadable_counts()["elasticworkers.elastic.iml.github.io"] == 0
-
-
-async def test_a_worker_whose_report_cannot_be_read_is_seen_without_it() -> None:
-    spoiled = raw_worker(1)
-    spoiled["status"]["agent"] = report(1).to_wire() | {"since": "2026-01-01T00:00:00+99:99"}
-    cache = cached(job(status={"phase": "Succeeded"}), raw_worker(0), spoiled)
-    seen = await JobReader(cache, Clock()).of(Request("default", "digits"))
-    assert seen is not None and [each.status.agent for each in seen.workers] == [None, None]
-    assert seen.workers[1].status.phase is WorkerPhase.RUNNING
-    assert seen.workers[1].status.report_fault.startswith("agent.since: ")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from datetime import datetime
 from typing import Any
 
 import pytest
@@ -21,38 +20,8 @@ pytestmark = pytest.mark.played
 JSON = dict[str, Any]
 
 
-def failure(time: str, round_: int = 1) -> JSON:
-    return {
-        "sequence": 1,
-        "round": round_,
-        "rank": 1,
-        "exitCode": 1,
-        "message": "ValueError: bad",
-        "time": time,
-    }
-
-
-def terminated(code: int) -> JSON:
-    ended = {"name": "main", "image": "x", "imageID": "", "ready": False, "restartCount": 0}
-    return ended | {"state": {"terminated": {"exitCode": code, "reason": "Error", "message": "no such file"}}}
-
-
-async def end_pods(played: Played, name: str, code: int) -> None:
-    for pod in await played.pods(name):
-        phase = "Failed" if code else "Succeeded"
-        await played.pod_status(pod, {"phase": phase, "containerStatuses": [terminated(code)]})
-
-
-async def events(played: Played, name: str) -> list[str]:
+def events(played: Played, name: str) -> list[str]:
     return [event.reason for event in played.api.events if event.name == name]
-
-
-async def warning(played: Played, name: str, type_: str) -> JSON:
-    async def found() -> JSON | None:
-        warnings = (await played.status(name)).get("warnings", ())
-        return next((w for w in warnings if w["type"] == type_), None)
-
-    return await played.until(f"{type_} of {name}", found)
 
 
 async def test_deadline_fails_the_job_and_ttl_removes_it(played: Played) -> None:
@@ -82,25 +51,6 @@ async def test_a_job_resumed_before_its_pods_are_gone_has_new_ones_and_no_world_
     assert not (await played.status("hasty")).get("restarts"), "no failure"
 
 
-async def test_a_failed_job_looks_failed_when_its_pods_have_ended_whether_a_controller_ran_or_not(
-    played: Played,
-) -> None:
-    await played.train("over", worker={"restartCount": 0})
-    report = {"state": "Failed", "failure": failure("2026-01-01T12:00:00Z")}
-    await played.say("over-worker-1", report)
-    await played.phase("over", "Failed")
-    played.end()
-    await end_pods(played, "over", 137)
-    played.begin()
-    await played.settle()
-    status = await played.status("over")
-    assert {"failed": 2}.items() <= status["replicaStatuses"]["worker"].items()
-    true = {c["type"] for c in status["conditions"] if c["status"] == "True"}
-    workers = played.api.list(ELASTICWORKERS)
-    assert not true & {"Running", "WorldFormed"} and {w["status"]["phase"] for w in workers} == {"Failed"}
-    assert not any(w["status"].get("restarts") for w in workers), "a Pod that ends with its job is no failure"
-
-
 async def test_node_that_dies_before_its_agent_is_heard_a_second_time_is_lost_in_time(played: Played) -> None:
     await played.submit("young", 1, elasticPolicy={"heartbeatTimeoutSeconds": 5})
     await played.bind("young-worker-0-1", "node-that-is-gone")
@@ -124,12 +74,12 @@ async def test_a_container_that_cannot_start_is_told_on_the_job_until_it_does(pl
     waits = {"name": "main", "image": "x", "imageID": "", "ready": False, "restartCount": 0}
     waits |= {"state": {"waiting": {"reason": "ErrImagePull", "message": "registry/x: not found"}}}
     await played.pod_status("image-worker-0-1", {"containerStatuses": [waits]})
-    said = (await warning(played, "image", "WorkersNotStarted"))["message"]
+    said = await played.warning("image", "WorkersNotStarted")
     assert (
         "1 Pod cannot start: main: ErrImagePull: registry/x: not found (the Pod has no pull secret) (image-worker-0, since 2026-"
         in said
     )
-    assert "ImagePullBackOff" in await events(played, "image")
+    assert "ImagePullBackOff" in events(played, "image")
     await played.run_agent("image-worker-0")
     await played.settle(5.0)
     assert not (await played.status("image")).get("warnings")
@@ -184,7 +134,7 @@ async def test_what_was_done_is_told_though_another_act_is_refused(played: Playe
     await played.settle()
     relaunched = [event.message for event in played.api.events if event.reason == "WorkerRelaunched"]
     assert len(relaunched) == 1 and relaunched[0].startswith("partly-worker-2")
-    assert "WorldBroken" in await events(played, "partly")
+    assert "WorldBroken" in events(played, "partly")
 
 
 async def test_a_job_whose_check_is_refused_trains_without(played: Played) -> None:
@@ -194,7 +144,7 @@ async def test_a_job_whose_check_is_refused_trains_without(played: Played) -> No
 
     played.begin().before_write = refuse
     await played.train("unchecked", nodeCheck={"enabled": True})
-    assert "CheckRefused" in await events(played, "unchecked")
+    assert "CheckRefused" in events(played, "unchecked")
 
 
 async def test_a_worker_costs_four_writes_until_it_is_ready_and_none_after(played: Played) -> None:
@@ -225,52 +175,6 @@ async def test_a_masters_replicas_are_ignored_whatever_they_say(played: Played) 
     await played.formed("mastered", 1)
     assert [w["type"] for w in (await played.status("mastered"))["warnings"]] == ["MasterReplicaIgnored"]
     assert len(await played.pods("mastered")) == 1
-
-
-async def test_the_account_goes_on_whoever_keeps_it(played: Played) -> None:
-    def told(*rounds: tuple[int, int, int], **more: Any) -> JSON:
-        """Rounds with their first and last steps, a step every 10 ms."""
-        listed = [
-            {"round": r, "firstStep": first, "lastStep": last, "steppingSeconds": (last - first) / 100}
-            for r, first, last in rounds
-        ]
-        return {"rounds": listed, "progress": {"step": rounds[-1][2], "time": now()}} | more
-
-    def now() -> str:
-        return played.now().strftime("%Y-%m-%dT%H:%M:%S.%fZ")
-
-    await played.train("kept", 2)
-    await played.settle(1.0)
-    for index in (0, 1):
-        await played.say(f"kept-worker-{index}", told((1, 1, 1)))
-    await played.settle(2.0)
-    written = (await played.job("kept"))["metadata"]["resourceVersion"]
-    for last in range(2, 12):
-        await played.say("kept-worker-0", told((1, 1, last)))
-        await played.settle(0.1)
-    assert (await played.job("kept"))["metadata"]["resourceVersion"] == written, "steps write nothing"
-
-    played.end()
-    ended = failure(now())
-    await played.say("kept-worker-1", told((1, 1, 11), state="Failed", failure=ended))
-    played.api.seconds += 1.0
-    played.begin()
-    await played.formed("kept", 2)
-    for state, last in (("Running", 11), ("Succeeded", 21)):
-        for index in (0, 1):
-            report = told((1, 1, 12), (2, 11, last), state=state, observedRound=2)
-            await played.say(f"kept-worker-{index}", report)
-        await played.settle(1.0)
-    status = await played.phase("kept", "Succeeded")
-    goodput = status["goodput"]
-    assert (goodput["firstStep"], goodput["lastStep"], goodput["stepsRedone"]) == (1, 21, 2)
-    assert goodput["steppingSeconds"] == pytest.approx(0.11 + 0.10)
-    states = ["Pending", "Forming", "Training", "Recovering", "Training"]
-    assert [episode["state"] for episode in status["history"]][-5:] == states
-    submitted, completed = status["history"][0]["since"], status["completionTime"]
-    life = (datetime.fromisoformat(completed) - datetime.fromisoformat(submitted)).total_seconds()
-    assert sum(goodput["seconds"].values()) == pytest.approx(life, abs=0.01)
-    assert goodput["ratio"] == pytest.approx(21 * 0.01 / life, rel=1e-3)
 
 
 # --- checks -------------------------------------------------------------------------------------------------
