@@ -145,6 +145,8 @@ class OuterReplicas(Replicas):
         self._watch.begin()
 
     def _make_outer_step(self) -> None:
+        if self._checkpoint is not None:
+            self._checkpoint.wait()  # the outer step changes parameters before any optimizer's step
         self._global.restore()
         self._advance(Computed(self._state[INNER_STEP]))
 
