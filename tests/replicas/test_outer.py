@@ -188,3 +188,38 @@ def test_a_save_under_way_is_waited_for_before_the_outer_step_changes_parameters
         model(torch.ones(1, 2)).sum().backward()
         inner.step()
         after = weights_of(model)
+
+
+LINEAR = nn.Linear(2, 2)
+SGD = torch.optim.SGD(LINEAR.parameters(), lr=0.1)
+
+
+@pytest.mark.parametrize(
+    ("model", "optimizer", "others", "says"),
+    [
+        (list(LINEAR.parameters()), SGD, {}, "model has to be a torch module, and is of type list"),
+        (
+            LINEAR,
+            LINEAR,
+            {},
+            "optimizer has to be a torch optimizer, or a list of them, and is of type Linear",
+        ),
+        (LINEAR, [SGD, LINEAR], {}, "optimizer has to be .* type Linear"),
+        (LINEAR, [], {}, "optimizer has to be .* type list"),
+        (LINEAR, SGD, {"checkpoint": "/data/run1"}, "checkpoint has to be a dlr.checkpoint.Checkpointer"),
+        (LINEAR, SGD, {"start": "3"}, "start has to be a number of steps, and is of type str"),
+        (LINEAR, SGD, {"sync_every": 5.0, "outer": torch.optim.SGD}, "sync_every has to be .* type float"),
+        (
+            LINEAR,
+            SGD,
+            {"sync_every": 5, "outer": SGD},
+            "outer has to be a function such as lambda .* type SGD",
+        ),
+        (LINEAR, SGD, {"sync_every": 5, "outer": lambda _: None}, "outer has to return .* returned NoneType"),
+    ],
+)
+def test_an_argument_of_another_type_is_named(
+    model: Any, optimizer: Any, others: dict[str, Any], says: str
+) -> None:
+    with pytest.raises(TypeError, match=f"dlr.replicas.join: {says}"):
+        join(model, optimizer, **others)
