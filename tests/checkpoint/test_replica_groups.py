@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 import torch
 
+from agent.slots.process_files import ENV_CHECKPOINT_FILE, ProcessFile
 from crds import names
-from dlr.checkpoint import Checkpointer, storage
+from dlr.checkpoint import Checkpointer, leaving, storage
 from dlr.checkpoint.files import files_at
 from dlr.checkpoint.surroundings import look_around
 
@@ -76,3 +78,21 @@ def test_what_two_groups_write_after_a_failure_has_names_of_its_own(monkeypatch:
         assert here.job == "default/llm"
         attempts |= {here.attempt, here.after_failure}
     assert len(attempts) == 4
+
+
+@pytest.mark.parametrize("writes", [True, False])
+def test_a_leaving_group_whose_step_another_stores_gives_its_agent_nothing_to_save(
+    writes: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    as_group(monkeypatch, 1)
+    given, notice = tmp_path / "given", tmp_path / "notice"
+    given.write_text(ProcessFile(round=1, notice_file=str(notice)).encode())
+    monkeypatch.setenv(ENV_CHECKPOINT_FILE, str(given))
+    ckpt = Checkpointer(tmp_path / "run", {"model": torch.nn.Linear(2, 2)}, persist_every=None)
+    ckpt.join(Groups(writes_checkpoints=writes), loads=True)
+    monkeypatch.setattr(leaving, "boundary", lambda step: "storage")
+    monkeypatch.setattr(leaving, "prepare_to_end", lambda: None)
+    assert ckpt.step(7)
+    told = json.loads(notice.read_text()) if notice.exists() else {}
+    assert ("storage" in told and told["storage"] is None) == (not writes)
+    assert list(storage.steps_in(files_at(tmp_path / "run"))) == ([7] if writes else [])
