@@ -40,7 +40,7 @@ def join(process: Lives, loads: int, **arguments: Any) -> tuple[Any, torch.nn.Mo
     optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
     training: Any = dlr.replicas.join(model, optimizer, **arguments)
     training._process, process.training = process, training
-    training._checkpoint = SimpleNamespace(join=lambda *_: loads)
+    training._checkpoint = SimpleNamespace(join=lambda *_: loads, wait=lambda: None)
     return training, model, optimizer
 
 
@@ -135,7 +135,7 @@ def test_each_round_has_a_channel_of_its_own_which_is_followed_and_the_old_meeti
     training: Any = join_over(OfARound(), model, optimizer)
     process = Lives(1)
     training._process, process.training, process.round = process, training, 7
-    training._checkpoint = SimpleNamespace(join=lambda *_: 0)
+    training._checkpoint = SimpleNamespace(join=lambda *_: 0, wait=lambda: None)
     seen = []
     for step in training.steps(2):
         process.made.append(int(step))
