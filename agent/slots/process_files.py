@@ -157,6 +157,10 @@ class Notice:
         """Report where this job's processes save to storage."""
         self._tell(storage=asdict(place))
 
+    def withdraw_storage(self) -> None:
+        """Report that this process's agent has nothing to save there, since another replica group does."""
+        self._tell(storage=None)
+
     def tell_loaded(self, step: int, tier: Tier) -> None:
         """Report the step that `load` has restored, and its tier."""
         self._tell(loaded=step, tier=tier)

@@ -10,6 +10,7 @@ import typer
 from controller.garbage import keep_pauses_short
 from dlr.commands.options import complete_job_name, object_name, with_cluster
 from dlr.dashboard.server import Dashboard, serve
+from dlr.job.lookup import get_job
 from dlr.kube.api import Api
 
 
@@ -30,6 +31,8 @@ def dashboard(
     port: Annotated[int, typer.Option(min=0, max=65_535, help="On 127.0.0.1; 0 is any free one.")] = 0,
 ) -> None:
     """Show jobs on a web page of this machine alone."""
+    if name:
+        get_job(api, name)
     keep_pauses_short()
     begin = f"#/job/{api.namespace}/{name}" if name else ""
     page = Dashboard(api, all_namespaces=all_namespaces)

@@ -59,6 +59,7 @@ def join(
             effect in replica groups, which keep their size.
 
     Raises:
+        TypeError: an argument is of another type.
         ValueError: `sync_every` and `outer` do not fit together, or `start` and `checkpoint`; or the outer
             optimizer lacks parameters of the list.
         OSError: the agent does not answer.

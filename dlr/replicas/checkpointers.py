@@ -20,6 +20,9 @@ class GroupCheckpointer(Protocol):
             the step that was loaded, or None.
         """
 
+    def wait(self) -> None:
+        """Wait until the tensors that are being saved may change."""
+
 
 class LivingCheckpointer(Protocol):
     """The part that a process needs to live on."""

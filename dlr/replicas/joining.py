@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequenc
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch.optim import Optimizer
 
 from dlr.data.epochs import Epochs
 from dlr.data.shards import ElasticShards
@@ -19,7 +20,6 @@ from dlr.replicas.training_step import Mortal
 if TYPE_CHECKING:
     from torch import Tensor, nn
     from torch.distributed import ProcessGroup
-    from torch.optim import Optimizer
 
     from dlr.checkpoint import Checkpointer
 
@@ -38,6 +38,7 @@ def join_over(
     resizable: bool = False,
 ) -> Replicas:
     """Join the groups as `dlr.replicas.join` does, by that way to the agent."""
+    _refuse_other_types(model, optimizer, checkpoint, start, sync_every, outer)
     _refuse_contradictions(checkpoint, start, sync_every, outer)
     optimizers = [optimizer] if not isinstance(optimizer, Sequence) else list(optimizer)
     names = ["optimizer"] if len(optimizers) == 1 else [f"optimizer_{at}" for at in range(len(optimizers))]
@@ -104,6 +105,36 @@ def _process(
     unsaved = ", ".join(_without(checkpoint.state, state))
     why_not = f"name {unsaved} in the Checkpointer's state too, where a step is undone" if unsaved else ""
     return survivor_of_process(checkpoint, modules, optimizers, why_not, resizable=resizable)
+
+
+def _refuse_other_types(
+    model: object, optimizer: object, checkpoint: object, start: object, sync_every: object, outer: object
+) -> None:
+    """Raise TypeError for an argument of another type, which would fail later or be ignored."""
+    optimizers = list(optimizer) if isinstance(optimizer, Sequence) else [optimizer]
+    no_optimizer = [each for each in optimizers if not isinstance(each, Optimizer)]
+    is_counted = sync_every is None or hasattr(sync_every, "__index__")
+    makes = outer is None or (callable(outer) and not isinstance(outer, Optimizer))
+    arguments = {
+        "model": (model, "a torch module", isinstance(model, torch.nn.Module)),
+        "optimizer": (
+            no_optimizer[0] if no_optimizer else optimizer,
+            "a torch optimizer, or a list of them",
+            bool(optimizers) and not no_optimizer,
+        ),
+        "checkpoint": (
+            checkpoint,
+            "a dlr.checkpoint.Checkpointer",
+            checkpoint is None or hasattr(checkpoint, "state"),
+        ),
+        "start": (start, "a number of steps", hasattr(start, "__index__")),
+        "sync_every": (sync_every, "a number of steps", is_counted),
+        "outer": (outer, "a function such as lambda parameters: torch.optim.SGD(parameters, lr=0.7)", makes),
+    }
+    for name, (value, expected, fits) in arguments.items():
+        if not fits:
+            found = type(value).__name__
+            raise TypeError(f"dlr.replicas.join: {name} has to be {expected}, and is of type {found}")
 
 
 def _refuse_contradictions(

@@ -40,12 +40,16 @@ class GlobalParameters:
         make_optimizer: creates the outer optimizer for them.
 
     Raises:
+        TypeError: `make_optimizer` returns something else.
         ValueError: the outer optimizer lacks some parameters.
     """
 
     def __init__(self, parameters: Sequence[Tensor], make_optimizer: MakeOptimizer) -> None:
         self._parameters = [each for each in parameters if each.requires_grad]
         self.optimizer = make_optimizer(list(self._parameters))
+        if not isinstance(self.optimizer, Optimizer):
+            found = type(self.optimizer).__name__
+            raise TypeError(f"dlr.replicas.join: outer has to return a torch optimizer, and returned {found}")
         stepped = {id(each) for group in self.optimizer.param_groups for each in group["params"]}
         if any(id(each) not in stepped for each in self._parameters):
             raise ValueError(
@@ -145,6 +149,8 @@ class OuterReplicas(Replicas):
         self._watch.begin()
 
     def _make_outer_step(self) -> None:
+        if self._checkpoint is not None:
+            self._checkpoint.wait()  # the outer step changes parameters before any optimizer's step
         self._global.restore()
         self._advance(Computed(self._state[INNER_STEP]))
 

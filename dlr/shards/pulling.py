@@ -176,6 +176,11 @@ def checked(
     Raises:
         ShardsError: an argument is invalid.
     """
+    if not isinstance(name, str):
+        raise ShardsError(
+            f"the name of a shard set is a text and comes first, and this is of type {type(name).__name__}: "
+            "pull(name, items)"
+        )
     if not _NAME.fullmatch(name):
         raise ShardsError(
             f"{name!r} is no name for a shard set: use up to 63 letters, digits, '.', '_' and '-', and "

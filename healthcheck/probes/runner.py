@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from crds.agent_report import ProbeEnding
+from healthcheck.probes.cpu_wait import seconds_without_cpu
 from healthcheck.probes.report import BLAMING, ProbeReport
 
 STDERR_TAIL_BYTES = 4096
@@ -21,6 +22,8 @@ OVERTIME_SECONDS = 2.0
 """Time after its time-out at which a probe that did not end itself is killed."""
 ABANDON_SECONDS = 5.0
 """Time after SIGKILL at which a process counts as stuck in the kernel, on a wedged device."""
+STARVED_SHARE = 0.5
+"""Least part of a probe's time without a CPU at which it counts as starved."""
 WITNESS_SECONDS = 5.0
 """Time for the other probes of a group to report after one has failed."""
 
@@ -142,21 +145,23 @@ class _Running:
 
     def collect(self) -> None:
         """Set the result after its stdout was closed: it has ended, or is about to."""
+        waited = seconds_without_cpu(self._process.pid) if self._is_late() else 0.0
         ended = _exits_within(self._process.pid, ABANDON_SECONDS)
         seconds = self._seconds()
         code = self._kill()  # with its children
         if code is None or (not ended and code == -signal.SIGKILL):
-            self._finish(_no_end(seconds, gone=code is not None), seconds)
+            self._finish(no_end(seconds, waited, gone=code is not None), seconds)
         else:
-            self._finish(self._judge(code, seconds), seconds)
+            self._finish(self._judge(code, seconds, waited), seconds)
 
     def time_out(self) -> None:
         seconds = self._seconds()
+        waited = seconds_without_cpu(self._process.pid)
         gone = self._kill() is not None
         if gone and seconds < self._probe.timeout_seconds:
             report = ProbeReport(ProbeEnding.FAILED, "ended, because one that it worked with had failed")
         else:
-            report = _no_end(seconds, gone=gone)
+            report = no_end(seconds, waited, gone=gone)
         self._finish(report, seconds)
 
     def result(self) -> ProbeReport:
@@ -168,7 +173,7 @@ class _Running:
         self._stdout.close()
         self._stderr.close()
 
-    def _judge(self, code: int, seconds: float) -> ProbeReport:
+    def _judge(self, code: int, seconds: float, waited: float) -> ProbeReport:
         if code < 0:
             name = _signal_name(-code)
             return ProbeReport(ProbeEnding.CRASHED, f"ended by {name}", signal=name)
@@ -178,7 +183,7 @@ class _Running:
             except ValueError:
                 return ProbeReport(ProbeEnding.CRASHED, "ended without a report")
         if seconds >= self._probe.timeout_seconds:
-            return _no_end(seconds, gone=True)
+            return no_end(seconds, waited, gone=True)
         last_line = (self._stderr_tail().splitlines() or ["it printed nothing"])[-1]
         return ProbeReport(ProbeEnding.CRASHED, f"exit code {code}: {last_line[:300]}")
 
@@ -198,6 +203,9 @@ class _Running:
                 return None
         return self._process.returncode
 
+    def _is_late(self) -> bool:
+        return self._seconds() >= self._probe.timeout_seconds
+
     def _seconds(self) -> float:
         return time.monotonic() - self._started
 
@@ -207,7 +215,20 @@ class _Running:
         return tail.decode(errors="replace").strip()
 
 
-def _no_end(seconds: float, *, gone: bool) -> ProbeReport:
+def no_end(seconds: float, waited: float, *, gone: bool) -> ProbeReport:
+    """Return the report on a probe that did not end; on a busy machine it is no evidence of a fault.
+
+    Args:
+        seconds: time that it had.
+        waited: part of it without a CPU.
+        gone: whether it could be killed.
+    """
+    if gone and waited >= STARVED_SHARE * seconds:
+        return ProbeReport(
+            ProbeEnding.UNAVAILABLE,
+            f"no end after {seconds:.0f} s, {waited:.0f} s of them without a CPU: the machine is too busy "
+            "for this test; end what else runs there, and check again",
+        )
     stuck = "" if gone else "; it cannot even be killed, which is how a wedged device looks"
     return ProbeReport(ProbeEnding.TIMED_OUT, f"no end after {seconds:.0f} s{stuck}", wedged=not gone)
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 
 from controller.wording import and_more, counted, some_of
+from crds import names
 from crds.elasticjob import ElasticJob
 from crds.elasticworker import ElasticWorker
 from crds.job_status import JobState, JobWarning
@@ -17,7 +18,9 @@ from reconcilers.failure.incidents import ranks_of
 from reconcilers.goodput.goodput import seconds_by_state, start_is_unknown
 from reconcilers.look import DesiredJob, WarningState
 from reconcilers.observed.behind import MOST_NAMED, WorkerPace, behind_line, far_behind
+from reconcilers.observed.command import rendezvous_elsewhere
 from reconcilers.observed.conditions import condition_of, data_of, warning_of
+from reconcilers.observed.minimum import plain_variables
 from reconcilers.observed.worker_state import (
     HEARTBEAT_ON_TIME,
     SIDECARS_WELL,
@@ -209,10 +212,25 @@ def agents_unheard(before: JobWarning | None, look: DesiredJob) -> WarningState 
     since, has = min(found.values()), "has" if len(found) == 1 else "have"
     return WarningState(
         f"{counted(len(found), 'Pod')} {has} run since {since:%Y-%m-%dT%H:%M:%SZ} and no agent has reported "
-        f"({some_of(list(found), MOST_NAMED)}), so no world has them: the command starts no torchrun, "
-        "dlr run or dlr exec, or the Pod cannot reach the API server (a NetworkPolicy, DNS, a proxy, "
-        "KUBERNETES_SERVICE_HOST); see the Pod's log",
+        f"({some_of(list(found), MOST_NAMED)}), so no world has them: {_why_unheard(look.job)}",
         data=ConditionData(worker=next(iter(found))),
+    )
+
+
+def _why_unheard(job: ElasticJob) -> str:
+    """Return what may keep the workers' agents from reporting, and what to do."""
+    worker = job.spec.replica_specs.get(names.WORKER)
+    if worker is not None:
+        container = worker.template["spec"]["containers"][0]
+        variables = plain_variables(worker, job.spec.envs, container)
+        env = [{"name": name, "value": value} for name, value in variables.items()]
+        setting = rendezvous_elsewhere({**container, "env": env})
+        if setting:
+            return f"the command's torchrun leaves dlr out by {setting}, which you should remove"
+    return (
+        "the command starts no torchrun, dlr run or dlr exec, or a torchrun with another rendezvous than "
+        "dlr's (--standalone, --rdzv-backend), or the Pod cannot reach the API server (a NetworkPolicy, DNS, "
+        "a proxy, KUBERNETES_SERVICE_HOST); see the Pod's log"
     )
 
 

@@ -73,7 +73,7 @@ def launcher_of(container: Object) -> str:
     if started is None and words and SHELL.fullmatch(posixpath.basename(words[0])):
         place, _ = place_of_text(words)
         started = _certain_in_text(words[place]) if place is not None else None
-    if started is None or (started.name == TORCHRUN and _may_meet_elsewhere(started, container)):
+    if started is None or (started.name == TORCHRUN and _elsewhere(started, container)):
         return ""
     return "" if started.arguments[:1] == (_OF_A_CHECK,) else started.name
 
@@ -207,16 +207,23 @@ def shell_words(text: str) -> tuple[list[str], bool]:
     return words, True
 
 
-def _may_meet_elsewhere(torchrun: LauncherCommand, container: Object) -> bool:
-    """Whether torchrun may use another rendezvous than the job's: then the image's own torchrun runs."""
+def rendezvous_elsewhere(container: Object) -> str:
+    """Return the flag or variable by which the command's torchrun leaves dlr out; empty without one."""
+    launches = launches_in(command_words(container))
+    found = (_elsewhere(each, container) for each in launches if each.name == TORCHRUN)
+    return next(filter(None, found), "")
+
+
+def _elsewhere(torchrun: LauncherCommand, container: Object) -> str:
+    """Return the setting by which the image's own torchrun runs, or may run; empty without one."""
     for flag in torchrun.flags:
         if flag.name in ("standalone", "h", "help"):
-            return True
+            return " ".join(flag.words)
         if flag.name == "rdzv-backend" and flag.value not in BACKENDS:
-            return True
+            return " ".join(flag.words)
     for variable in container.get("env") or ():
         if variable["name"] == "PET_STANDALONE":
-            return True
+            return "PET_STANDALONE"
         if variable["name"] == "PET_RDZV_BACKEND" and variable.get("value") not in BACKENDS:
-            return True
-    return False
+            return "PET_RDZV_BACKEND"
+    return ""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,8 +10,9 @@ from pathlib import Path
 import pytest
 import torch
 
+from agent.slots.process_files import ENV_CHECKPOINT_FILE, ProcessFile
 from crds import names
-from dlr.checkpoint import Checkpointer, storage
+from dlr.checkpoint import Checkpointer, leaving, storage
 from dlr.checkpoint.files import files_at
 from dlr.checkpoint.surroundings import look_around
 from dlr.replicas import join
@@ -96,3 +98,21 @@ def test_a_checkpoint_of_the_groups_has_the_number_of_steps_that_are_in_it(
     replicas.close()
     ckpt.close()
     assert list(storage.steps_in(files_at(tmp_path))) == [3]
+
+
+@pytest.mark.parametrize("writes", [True, False])
+def test_a_leaving_group_whose_step_another_stores_gives_its_agent_nothing_to_save(
+    writes: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    as_group(monkeypatch, 1)
+    given, notice = tmp_path / "given", tmp_path / "notice"
+    given.write_text(ProcessFile(round=1, notice_file=str(notice)).encode())
+    monkeypatch.setenv(ENV_CHECKPOINT_FILE, str(given))
+    ckpt = Checkpointer(tmp_path / "run", {"model": torch.nn.Linear(2, 2)}, persist_every=None)
+    ckpt.join(Groups(writes_checkpoints=writes), loads=True)
+    monkeypatch.setattr(leaving, "boundary", lambda step: "storage")
+    monkeypatch.setattr(leaving, "prepare_to_end", lambda: None)
+    assert ckpt.step(7)
+    told = json.loads(notice.read_text()) if notice.exists() else {}
+    assert ("storage" in told and told["storage"] is None) == (not writes)
+    assert list(storage.steps_in(files_at(tmp_path / "run"))) == ([7] if writes else [])

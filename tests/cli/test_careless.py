@@ -45,6 +45,7 @@ CARELESS = [
     ("job status team/digits", "a namespace goes after -n"),
     ("job status Digits", "'Digits' is not a valid name in Kubernetes"),
     ("job status digits", "No API server answers at "),
+    ("dashboard digits", "No API server answers at "),
     ("job list --namespace=", "'' is no name for a namespace"),
     ("job list -n Ünich", "'Ünich' is no name for a namespace"),
     ("job list --context=", "'--context': it is empty"),

@@ -603,3 +603,11 @@ def test_a_job_with_parameter_servers_shows_its_cluster_in_the_place_of_a_world(
     cluster = {"version": 3, "tasks": {"chief": "0", "ps": "2,1", "worker": "0-1"}, "lost": "2"}
     said = world_line({"status": {"phase": "Restarting", "cluster": cluster}}, datetime.now(UTC))
     assert said == "none; version 3 of the cluster: chief 0, ps 2,1, worker 0-1; not running: ps 2"
+
+
+def test_no_page_is_served_about_a_job_that_does_not_exist(server: Script, dlr: Dlr) -> None:
+    script_job(server)
+    server.answers[f"GET {JOBS}/digits"] = NO_JOB
+    done = dlr("dashboard", "digits")
+    assert (done.exit_code, done.out) == (1, "")
+    assert done.err.startswith("dlr: There is no ElasticJob 'digits' in namespace 'default'")

@@ -355,7 +355,7 @@ async def test_node_with_full_annotations_is_cordoned_by_its_taint_and_says_wher
     (condition,) = (c for c in node["status"]["conditions"] if c["type"] == names.CONDITION_UNHEALTHY)
     assert f"NodeCheck default/{check} found this node faulty" in condition["message"]
     assert "its taint and this condition say why" in condition["message"]
-    await ward.until_event("a", "RecordNotKept")
+    await ward.event("a", "RecordNotKept")
     await ward.client.delete(NODECHECKS, check, NAMESPACE)
     ward.begin()
     Full(ward)

@@ -20,6 +20,22 @@ pytestmark = pytest.mark.played
 JSON = dict[str, Any]
 
 
+def failure(time: str, round_: int = 1) -> JSON:
+    return {
+        "sequence": 1,
+        "round": round_,
+        "rank": 1,
+        "exitCode": 1,
+        "message": "ValueError: bad",
+        "time": time,
+    }
+
+
+def terminated(code: int) -> JSON:
+    ended = {"name": "main", "image": "x", "imageID": "", "ready": False, "restartCount": 0}
+    return ended | {"state": {"terminated": {"exitCode": code, "reason": "Error", "message": "no such file"}}}
+
+
 def events(played: Played, name: str) -> list[str]:
     return [event.reason for event in played.api.events if event.name == name]
 

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
+import pytest
+
 from controller.reconciler import Request
 from crds.agent_report import AgentState
 from crds.cluster_status import ClusterStatus
@@ -100,3 +102,35 @@ def test_a_role_may_run_without_an_agent() -> None:
 
 def test_a_pod_that_does_not_run_is_not_waited_for() -> None:
     assert not runs_unheard(worker(0, WorkerPhase.PENDING))
+
+
+def told_of_command(container: dict[str, Any], **spec: Any) -> str:
+    """The warning of a job with this container, none of whose agents has reported."""
+    template = {"spec": {"containers": [{"name": "main", "image": "any", **container}]}}
+    of = job(replicas=1, template=template, **spec)
+    (message,) = told(of, [running(0)], UNHEARD_SECONDS)
+    return message
+
+
+@pytest.mark.parametrize(
+    ("container", "setting"),
+    [
+        ({"command": ["torchrun", "--rdzv-backend=c10d", "train.py"]}, "--rdzv-backend=c10d"),
+        ({"command": ["torchrun", "--rdzv_backend", "etcd", "train.py"]}, "--rdzv_backend etcd"),
+        ({"command": ["bash", "-c", "cd /src && torchrun --standalone train.py"]}, "--standalone"),
+        (
+            {"command": ["torchrun", "x.py"], "env": [{"name": "PET_RDZV_BACKEND", "value": "c10d"}]},
+            "PET_RDZV_BACKEND",
+        ),
+    ],
+)
+def test_what_leaves_dlr_out_is_named(container: dict[str, Any], setting: str) -> None:
+    message = told_of_command(container)
+    assert f"leaves dlr out by {setting}, which you should remove" in message
+
+
+@pytest.mark.parametrize("command", [["torchrun", "--rdzv-backend=dlr", "train.py"], ["bash", "train.sh"]])
+def test_a_command_that_hides_its_launcher_gets_all_reasons(command: list[str]) -> None:
+    assert "starts no torchrun, dlr run or dlr exec, or a torchrun with another" in told_of_command(
+        {"command": command}
+    )

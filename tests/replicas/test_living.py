@@ -39,7 +39,7 @@ def join(process: Lives, loads: int, **arguments: Any) -> tuple[Any, torch.nn.Mo
     optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
     training: Any = dlr.replicas.join(model, optimizer, **arguments)
     training._process, process.training = process, training
-    training._checkpoint = SimpleNamespace(join=lambda *_: loads)
+    training._checkpoint = SimpleNamespace(join=lambda *_: loads, wait=lambda: None)
     return training, model, optimizer
 
 

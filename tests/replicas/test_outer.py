@@ -6,7 +6,7 @@ import json
 from collections import defaultdict
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
+from dlr.checkpoint import Checkpointer
 from dlr.replicas import join
 from dlr.replicas.agreement import MeetingGroup, agree_on_round
 from tests.replicas import rounds
@@ -149,3 +150,76 @@ def test_bad_arguments_are_refused_with_a_sentence(arguments: dict[str, Any], se
     model = nn.Linear(WIDTH, WIDTH)
     with pytest.raises(ValueError, match=sentence):
         join(model, torch.optim.SGD(model.parameters(), lr=0.1), **arguments)
+
+
+class Saving:
+    """A Checkpointer that notes the parameters at each wait."""
+
+    lives_on = stays = False
+
+    def __init__(self, model: nn.Linear) -> None:
+        self.state = {"model": model}
+        self.seen: list[list[float]] = []
+
+    def join(self, groups: object, loads: bool) -> None:
+        """There is no checkpoint."""
+
+    def wait(self) -> None:
+        self.seen.append(weights_of(self.state["model"]))
+
+
+def weights_of(model: nn.Linear) -> list[float]:
+    return [float(weight) for weight in model.weight.flatten()]
+
+
+def test_a_save_under_way_is_waited_for_before_the_outer_step_changes_parameters() -> None:
+    model = nn.Linear(2, 2)
+    inner = torch.optim.SGD(model.parameters(), lr=0.1)
+    ckpt = Saving(model)
+    outer = partial(torch.optim.SGD, lr=0.5)
+    joined = join(model, inner, checkpoint=cast("Checkpointer", ckpt), sync_every=2, outer=outer)
+    after = weights_of(model)
+    for step in joined.steps(6):
+        if step and step % 2 == 0:
+            assert weights_of(model) != after
+            assert ckpt.seen == [after]
+        ckpt.seen.clear()
+        inner.zero_grad()
+        model(torch.ones(1, 2)).sum().backward()
+        inner.step()
+        after = weights_of(model)
+
+
+LINEAR = nn.Linear(2, 2)
+SGD = torch.optim.SGD(LINEAR.parameters(), lr=0.1)
+
+
+@pytest.mark.parametrize(
+    ("model", "optimizer", "others", "says"),
+    [
+        (list(LINEAR.parameters()), SGD, {}, "model has to be a torch module, and is of type list"),
+        (
+            LINEAR,
+            LINEAR,
+            {},
+            "optimizer has to be a torch optimizer, or a list of them, and is of type Linear",
+        ),
+        (LINEAR, [SGD, LINEAR], {}, "optimizer has to be .* type Linear"),
+        (LINEAR, [], {}, "optimizer has to be .* type list"),
+        (LINEAR, SGD, {"checkpoint": "/data/run1"}, "checkpoint has to be a dlr.checkpoint.Checkpointer"),
+        (LINEAR, SGD, {"start": "3"}, "start has to be a number of steps, and is of type str"),
+        (LINEAR, SGD, {"sync_every": 5.0, "outer": torch.optim.SGD}, "sync_every has to be .* type float"),
+        (
+            LINEAR,
+            SGD,
+            {"sync_every": 5, "outer": SGD},
+            "outer has to be a function such as lambda .* type SGD",
+        ),
+        (LINEAR, SGD, {"sync_every": 5, "outer": lambda _: None}, "outer has to return .* returned NoneType"),
+    ],
+)
+def test_an_argument_of_another_type_is_named(
+    model: Any, optimizer: Any, others: dict[str, Any], says: str
+) -> None:
+    with pytest.raises(TypeError, match=f"dlr.replicas.join: {says}"):
+        join(model, optimizer, **others)

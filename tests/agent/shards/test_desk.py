@@ -180,3 +180,8 @@ def test_a_desk_follows_one_shard_set_more_until_it_has_found_its_own(
     process.join(WAIT_SECONDS)
     assert not process.is_alive() and given == [] and followed.empty(), "that set is over"
     desk.stop()
+
+
+def test_name_and_items_in_the_wrong_order_are_refused() -> None:
+    with pytest.raises(ShardsError, match=r"is of type list: pull\(name, items\)"):
+        pull(["one", "two"], "files")  # type: ignore[arg-type]
