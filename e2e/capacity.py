@@ -6,16 +6,16 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 from e2e import elasticity, jobs
-from e2e.api import Kind, Object
+from e2e.api import Object
 from e2e.cluster import Cluster
 from e2e.observation import Observation
 
 GROWER = Path(__file__).parent / "fixtures" / "grower.py"
 IDLE, URGENT = "dlr-e2e-idle", "dlr-e2e-urgent"
 """Priority classes: of extra workers, and of who is in a hurry."""
+NAME = "grower"
 NODE_CPUS = "5"
 """CPUs of a Pod: no two fit one of the virtual nodes, which have 8 each."""
 
@@ -36,37 +36,30 @@ def grower(
     cluster: Cluster,
     namespace: str,
     *,
-    name: str = "grower",
-    workers: int = 1,
-    most: int = 2,
     probe_seconds: int = 2,
-    scales: bool = True,
-    **spec: Any,
 ) -> Object:
-    """A job with a Pod a node that grows up to `most` workers."""
+    """A job with a Pod a node that grows from one worker to two."""
     storage = cluster.storage(namespace)
-    folder = Path(storage.path) / name
+    folder = Path(storage.path) / NAME
     folder.mkdir(exist_ok=True)
     growth: Object = {"priorityClassName": IDLE, "probeSeconds": probe_seconds}
-    if scales:
-        growth["minEfficiency"] = 0  # others of this machine have a share in the measured one
-    policy = elasticity.POLICY | {"opportunistic": growth}
+    growth["minEfficiency"] = 0  # others of this machine have a share in the measured one
     manifest = jobs.scripted(
         cluster,
-        name,
-        workers,
+        NAME,
+        1,
         ["dlr", "run", "--no-warm-start", str(GROWER)],
         storage=storage,
-        env={"FOLDER": str(folder), "SCALES": str(int(scales))},
+        env={"FOLDER": str(folder)},
         resources={"requests": {"cpu": NODE_CPUS}},
-        **({"elasticPolicy": policy} | spec),
+        elasticPolicy=elasticity.POLICY | {"opportunistic": growth},
     )
-    return elasticity.bounded(manifest, workers, most)
+    return elasticity.bounded(manifest, 1, 2)
 
 
-def end(cluster: Cluster, observation: Observation, name: str = "grower") -> None:
-    (Path(cluster.storage(observation.namespace).path) / name / "end").touch()
-    jobs.wait_until_succeeded(observation, name)
+def end(cluster: Cluster, observation: Observation) -> None:
+    (Path(cluster.storage(observation.namespace).path) / NAME / "end").touch()
+    jobs.wait_until_succeeded(observation, NAME)
 
 
 @contextmanager
@@ -112,33 +105,29 @@ def remove(cluster: Cluster, observation: Observation, names: list[str]) -> floa
     return time.time()
 
 
-def growth(observation: Observation, name: str = "grower") -> Object:
-    found: Object = observation.job(name).get("status", {}).get("growth") or {}
+def growth(observation: Observation) -> Object:
+    found: Object = observation.job(NAME).get("status", {}).get("growth") or {}
     return found
 
 
-def usage(observation: Observation, name: str = "grower") -> Object:
+def usage(observation: Observation) -> Object:
     """Return the outcome of a job that has ended, with its last round."""
 
     def complete() -> Object | None:
-        status: Object = observation.job(name)["status"]
+        status: Object = observation.job(NAME)["status"]
         known: Object = status.get("usage") or {}
         return known if known.get("round") == status["rendezvous"]["round"] else None
 
-    return observation.wait_for(f"the usage of {name}", complete)
+    return observation.wait_for(f"the usage of {NAME}", complete)
 
 
-def wait_for_steps(observation: Observation, members: list[int], name: str = "grower") -> float:
+def wait_for_steps(observation: Observation, members: list[int]) -> float:
     """Wait until this world has reported a step; return the time."""
-    world = elasticity.wait_for_world(observation, members, name)
+    world = elasticity.wait_for_world(observation, members, NAME)
 
     def has_step() -> bool:
-        agents = [w.get("status", {}).get("agent") or {} for w in observation.workers(name)]
+        agents = [w.get("status", {}).get("agent") or {} for w in observation.workers(NAME)]
         return any(r["round"] == world["round"] for agent in agents for r in agent.get("rounds") or ())
 
     observation.wait_for(f"a step of round {world['round']}", has_step)
     return time.time()
-
-
-def plans(observation: Observation) -> list[Object]:
-    return list(observation.objects(Kind.PLAN).values())

@@ -68,12 +68,6 @@ def assert_only_those_with(check: Object, number: int, broken: str) -> None:
     assert found == {members: broken not in members for members in found}, found
 
 
-def messages(check: Object) -> dict[str, str]:
-    """Return the messages of its conditions, by type."""
-    conditions = check.get("status", {}).get("conditions", [])
-    return {condition["type"]: condition["message"] for condition in conditions}
-
-
 def duration(check: Object) -> str:
     """How long it took, and how long its probes took, for whoever reads the test's output."""
     status = check["status"]

@@ -188,9 +188,6 @@ class Mortals:
     def condition(self, kind: str) -> Object:
         return jobs.condition(self.job(), kind)
 
-    def warning(self, kind: str) -> Object:
-        return jobs.warning(self.job(), kind)
-
     def events(self, reason: str) -> list[str]:
         """Return all messages of the job's Events with this reason, earlier versions of each included."""
         found = [

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from typing import Any
 
@@ -35,7 +34,6 @@ def digits(
     maximum: int,
     epochs: int = 10,
     step_delay_seconds: float = 0.2,
-    policy: Object | None = None,
     **spec: Any,
 ) -> Object:
     """The example as an elastic and paced job, with time to save its state when it is stopped."""
@@ -46,19 +44,16 @@ def digits(
         epochs=epochs,
         step_delay_seconds=step_delay_seconds,
         paced=True,
-        elasticPolicy=POLICY | (policy or {}),
+        elasticPolicy=POLICY,
         **spec,
     )
     return bounded(manifest, minimum, maximum)
 
 
-def idle(
-    cluster: Cluster, *, workers: int, minimum: int, maximum: int, policy: Object | None = None, **spec: Any
-) -> Object:
+def idle(cluster: Cluster, *, workers: int, minimum: int, maximum: int, **spec: Any) -> Object:
     """A job whose training processes only sleep: agents, worlds and restarts as ever, and no other work."""
     command = ["dlr", "run", "--no-warm-start", "--no-python", "sleep", "3600"]  # nothing imports torch
-    policy = POLICY | (policy or {})
-    manifest = jobs.scripted(cluster, "idle", workers, command, elasticPolicy=policy, **spec)
+    manifest = jobs.scripted(cluster, "idle", workers, command, elasticPolicy=POLICY, **spec)
     return bounded(manifest, minimum, maximum)
 
 
@@ -70,20 +65,15 @@ def bounded(manifest: Object, minimum: int, maximum: int) -> Object:
     return manifest
 
 
-def worlds(observation: Observation, name: str = "digits", *, since: Object | None = None) -> list[World]:
-    """All that were ever formed, in order, or those from a given one on.
-
-    A scenario that tells them one by one begins with the first that has all its workers: where they start
-    slowly, a smaller one may have been before it.
-    """
+def worlds(observation: Observation, name: str = "digits") -> list[World]:
+    """All that were ever formed, in order."""
     found: dict[int, World] = {}
     for version in observation.history[Kind.JOB]:
         world = jobs.in_lists(version.get("status", {}).get("rendezvous") or {})
         if version["metadata"]["name"] == name and world.get("phase") == "Formed":
             members = tuple(world["members"])
             found[world["round"]] = World(world["round"], members, world["formedAt"], world["reason"])
-    first = since["round"] if since else 0
-    return [found[number] for number in sorted(found) if number >= first]
+    return [found[number] for number in sorted(found)]
 
 
 def wait_for_world(observation: Observation, members: list[int], name: str = "digits") -> Object:
@@ -114,33 +104,3 @@ def wait_until_all_run(observation: Observation, world: Object, name: str) -> st
 def scale(cluster: Cluster, observation: Observation, replicas: int, name: str = "digits") -> None:
     """Scale as a user does."""
     cluster.kubectl("scale", f"ej/{name}", f"--replicas={replicas}", "-n", observation.namespace)
-
-
-@dataclass(frozen=True)
-class Curve:
-    """Output of rank 0: the losses of saved steps, and the step from which each start resumed."""
-
-    losses: dict[int, float]
-    starts: list[int]
-    restarts_from_checkpoint: bool
-    """Whether each start, but the first, went on from the last step that was saved."""
-
-    def __str__(self) -> str:
-        told = ", ".join(f"{step}: {loss:.2f}" for step, loss in self.losses.items())
-        return f"loss by step: {told}; went on from steps {self.starts}"
-
-
-def curve(log: str) -> Curve:
-    """Read from the log of the Pod that was rank 0 all along."""
-    losses: dict[int, float] = {}
-    starts, faithful, saved = [], True, 0
-    for start, step, loss in re.findall(
-        r"rank 0 of \d+: steps (\d+) to|step (\d+)/\d+ loss (\S+) saved", log
-    ):
-        if start:
-            starts.append(int(start))
-            faithful = faithful and int(start) == saved
-        else:
-            saved = int(step)
-            losses[saved] = float(loss)
-    return Curve(losses, starts, faithful)

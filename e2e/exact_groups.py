@@ -35,8 +35,6 @@ class ExactGroups:
         groups: number of them.
         workers: number of each, with a process each.
         lives: whether processes live on when a peer of their group dies.
-        script: of a rank, which writes its lines as `exact` does.
-        spares: of each process.
         variables: further ones of their environment.
     """
 
@@ -51,8 +49,6 @@ class ExactGroups:
         minimum: int,
         lives: bool,
         grace_seconds: int = 3,
-        script: str = exact.__file__,
-        spares: int = 0,
         **variables: str,
     ) -> None:
         self._cluster, self._observation, self._workers = cluster, observation, workers
@@ -73,7 +69,7 @@ class ExactGroups:
             cluster,
             name,
             groups * workers,
-            ["dlr", "run", script],
+            ["dlr", "run", exact.__file__],
             storage=storage,
             env=env,
             worker=worker,
@@ -81,7 +77,6 @@ class ExactGroups:
             elasticPolicy={
                 "replicaGroups": {"workers": workers, "min": minimum},
                 "lastCallSeconds": 1,
-                **({"spareProcesses": spares} if spares else {}),
             },
         )
         cluster.apply(manifest, observation.namespace)

@@ -88,11 +88,6 @@ class NodeNetworks:
             nobody = ("lladdr", NOBODY, "dev", INTERFACE, "nud", "permanent")
             _ip("-n", self._namespace(node), "neighbour", "replace", self._addresses[other], *nobody)
 
-    def mend(self, a: str, b: str) -> None:
-        """Put the link between these two together again."""
-        for node, other in ((a, b), (b, a)):
-            _ip("-n", self._namespace(node), "neighbour", "delete", self._addresses[other], "dev", INTERFACE)
-
     def silence(self, node: str) -> None:
         """Cut a node off from all others: nothing that is sent to it, or by it, arrives."""
         _ip("-n", self._namespace(node), "link", "set", INTERFACE, "down")

@@ -59,9 +59,3 @@ def wait_until_scaled(observation: Observation, name: str) -> Object:
         return job if jobs.condition(job, "Scaled").get("status") == "True" else None
 
     return observation.wait_for(f"what scale plan {name} asked", scaled)
-
-
-def seconds(plan: Object, job: Object) -> float:
-    """Return the seconds from the plan's creation until its job had what it asked."""
-    done = jobs.condition(job, "Scaled")["lastTransitionTime"]
-    return jobs.seconds_between(plan["metadata"]["creationTimestamp"], done)

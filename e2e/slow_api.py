@@ -1,8 +1,4 @@
-"""A proxy to an API server, which answers late or refuses in bursts.
-
-A late request is performed at once, and its answer held back, as by an overloaded server. This is the worst
-case for a client that gives up: its request has been performed.
-"""
+"""A proxy to an API server, which refuses in bursts."""
 
 from __future__ import annotations
 
@@ -40,15 +36,11 @@ class SlowApi:
         kubeconfig: of the API server.
         folder: for the kubeconfig of the proxy.
         certificate: the API server's own certificate and key, for Pods, which talk TLS with their own tokens.
-            Without them the proxy talks plain HTTP.
     """
 
-    def __init__(self, kubeconfig: Path, folder: Path, certificate: tuple[Path, Path] | None = None) -> None:
+    def __init__(self, kubeconfig: Path, folder: Path, certificate: tuple[Path, Path]) -> None:
         self.kubeconfig = folder / "slow-kubeconfig"
-        """For those whose answers come late."""
         self.port = 0
-        self.delay_seconds = 0.0
-        """Time for which each answer is kept back; of a watch, its beginning."""
         self.refuses = False
         """Whether it refuses what is asked in every other stretch of three seconds, and ends watches then."""
         self.refused: dict[int, int] = {}
@@ -78,10 +70,8 @@ class SlowApi:
         self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
         connection = load_connection(self._upstream)
         connector = aiohttp.TCPConnector(limit=0, ssl=connection.ssl_context() or True)
-        tls = None
-        if self._certificate is not None:
-            tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-            tls.load_cert_chain(*self._certificate)
+        tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        tls.load_cert_chain(*self._certificate)
         async with aiohttp.ClientSession(
             connector=connector, timeout=aiohttp.ClientTimeout(total=None)
         ) as session:
@@ -128,7 +118,6 @@ class SlowApi:
             data=await request.read(),
             headers=headers,
         ) as upstream:
-            await asyncio.sleep(self.delay_seconds)
             response = web.StreamResponse(status=upstream.status)
             response.content_type = upstream.content_type
             await response.prepare(request)
@@ -149,6 +138,5 @@ class SlowApi:
     def _write_kubeconfig(self) -> None:
         config = yaml.safe_load(self._upstream.read_text())
         for each in config["clusters"]:
-            scheme = "http" if self._certificate is None else "https"
-            each["cluster"]["server"] = f"{scheme}://127.0.0.1:{self.port}"
+            each["cluster"]["server"] = f"https://127.0.0.1:{self.port}"
         self.kubeconfig.write_text(yaml.safe_dump(config))

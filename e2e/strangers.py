@@ -114,18 +114,6 @@ class Stranger:
         stuck.unlink()
         return failure
 
-    def wait_for_reported_step(self, step: int) -> None:
-        """All of its workers say in their status that they came so far."""
-
-        def is_reported() -> bool:
-            workers = self.observation.workers(self.name)
-            reports = [w.get("status", {}).get("agent") or {} for w in workers]
-            return bool(reports) and all(
-                (report.get("progress") or {}).get("step", 0) >= step for report in reports
-            )
-
-        self.observation.wait_for(f"the workers of {self.name} to report step {step}", is_reported)
-
     def finish(self) -> None:
         """Have it read its samples as fast as it can, until it has succeeded."""
         (self.folder / "hurry").touch()

@@ -20,8 +20,7 @@ from e2e.observation import Observation
 JSON = dict[str, Any]
 
 FOLDER = REPOSITORY / "tests" / "convert" / "manifests"
-NAMES = ("trainer-with-runtime", "operator-elastic-imagenet", "jobset-resnet", "dlrover-chaos")
-"""One of each operator."""
+NAMES = ("jobset-resnet", "dlrover-chaos")
 STAND_IN = str(REPOSITORY / "e2e" / "fixtures" / "stand_in.py")
 SCRIPT = re.compile(r"(?<![\w./-])[\w./-]+\.py\b")
 EXIT_CODES = {0, 3}

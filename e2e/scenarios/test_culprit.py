@@ -1,4 +1,4 @@
-"""Ten hangs, ten crashes and two early ends of any of four ranks: the right rank and line, wherever somebody
+"""Five hangs, five crashes and an early end of any of four ranks: the right rank and line, wherever somebody
 looks."""
 
 from __future__ import annotations
@@ -35,7 +35,6 @@ CRASHES = {
 LEAVES = "leave_early"
 WAYS = [*(way for pair in zip(HANGS, CRASHES, strict=True) for way in pair), LEAVES]
 RESTART_COUNTS = (0, 3)
-CASES = len(WAYS) * len(RESTART_COUNTS)
 
 pytestmark = [
     pytest.mark.needs(Capability.STORAGE),
@@ -55,11 +54,11 @@ class Case:
 
     @property
     def way(self) -> str:
-        return WAYS[self.seed % len(WAYS)]
+        return WAYS[self.seed]
 
     @property
     def restart_count(self) -> int:
-        return RESTART_COUNTS[self.seed // len(WAYS)]
+        return RESTART_COUNTS[self.seed % 2]
 
     @property
     def rank(self) -> int:
@@ -146,12 +145,12 @@ def _flat(text: str) -> str:
     return "".join(text.split())
 
 
-@pytest.mark.parametrize("first", range(0, CASES, AT_ONCE))
+@pytest.mark.parametrize("first", range(0, len(WAYS), AT_ONCE))
 def test_rank_and_line_are_right_wherever_somebody_looks(
     cluster: Cluster, observation: Observation, first: int
 ) -> None:
     assert isinstance(cluster, EmbeddedCluster)
-    cases = [Case(seed) for seed in range(first, min(first + AT_ONCE, CASES))]
+    cases = [Case(seed) for seed in range(first, min(first + AT_ONCE, len(WAYS)))]
     for case in cases:
         submit(case, cluster, observation.namespace)
     wrong = {}

@@ -228,29 +228,3 @@ def assert_failed_by_the_same_error(mortals: Mortals, culprit: str) -> None:
     status = mortals.job()["status"]
     seconds = jobs.seconds_between(status["startTime"], status["completionTime"])
     print(f"{culprit}: failed the job {seconds:.1f} s after its start")
-
-
-def test_rules_decide_what_a_failure_comes_to(cluster: Cluster, observation: Observation) -> None:
-    mortals = Mortals(cluster, observation)
-    rules = [
-        {"action": "FailJob", "onMessagePattern": "ValueError: this sample"},
-        {"action": "Ignore", "onExitCodes": {"operator": "In", "values": [1]}},
-    ]
-    mortals.submit(1, elasticPolicy=POLICY, failurePolicy={"rules": rules})
-    life = mortals.wait_until_training()
-
-    mortals.tell(0, "exit")
-    mortals.wait_until_training(beyond=life)
-    wait_until_counted(mortals, {"UserError": 1})
-    assert not mortals.job()["status"]["failureBudget"].get("spent")
-    ignored = "(UserError, Ignore by failurePolicy)"
-    wait_for_events(
-        mortals, ["WorldBroken"], lambda messages: any(each.endswith(ignored) for each in messages)
-    )
-
-    mortals.tell(0, "raise")
-    mortals.wait_until_failed(FAILED_SECONDS)
-    condition = mortals.condition("Failed")
-    assert (condition["status"], condition["reason"]) == ("True", "FailurePolicy")
-    assert condition["message"].endswith("mortal-worker-0 rank 0: ValueError: this sample cannot be read")
-    wait_for_events(mortals, ["FailurePolicy"], lambda messages: messages == [condition["message"]])

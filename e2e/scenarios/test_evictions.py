@@ -15,7 +15,7 @@ from e2e import elasticity, jobs
 from e2e.capacity import NODE_CPUS
 from e2e.cluster import Capability, Cluster
 from e2e.observation import Observation
-from e2e.scenarios.test_leaving import DRAIN, NAME, Leaver, ago
+from e2e.scenarios.test_leaving import NAME, Leaver, ago
 
 LOOK_SECONDS = 0.005
 RESOURCES = {"requests": {"cpu": NODE_CPUS}}
@@ -80,21 +80,15 @@ def leaver(cluster: Cluster, observation: Observation) -> Leaver:
     return Leaver(cluster, observation)
 
 
-@pytest.mark.parametrize("notice_seconds", [0, 60])
 def test_a_drain_with_room_elsewhere_waits_for_no_pod_and_costs_no_step(
-    cluster: Cluster, observation: Observation, leaver: Leaver, notice_seconds: int
+    cluster: Cluster, observation: Observation, leaver: Leaver
 ) -> None:
-    """With a notice, the node has been cordoned so long before it is drained."""
     leaver.submit(patience_seconds=120, resources=RESOURCES)
     leaver.train(3, steps=40)
     node = jobs.node_of(observation, f"{NAME}-worker-1-1")
     with restored(cluster, node), Pauses(leaver.folder / "steps.jsonl") as pauses:
         began = time.monotonic()
-        if notice_seconds:
-            cluster.kubectl("cordon", node)
-            observation.wait_for("another on its way", lambda: observation.events(reason="EvictionAnnounced"))
-            time.sleep(notice_seconds)
-        cluster.kubectl(*DRAIN, node)
+        cluster.kubectl("drain", "--ignore-daemonsets", "--delete-emptydir-data", "--force", node)
         print(f"{node} is drained after {ago(began)}")
         observation.wait_for("worker 1 to be replaced", lambda: observation.events(reason="WorkerMoved"))
         leaver.train(3)
@@ -106,24 +100,4 @@ def test_a_drain_with_room_elsewhere_waits_for_no_pod_and_costs_no_step(
     assert not observation.events(reason="WorldBroken") and not observation.events(reason="EvictionsNotHeld")
     assert not observation.job(NAME)["status"].get("lastFailure")
     assert pauses.longest_seconds[0] < start_seconds, "nobody waited for its Pod"
-    leaver.assert_no_step_was_lost()
-
-
-def test_a_drain_without_room_waits_for_the_patience_of_the_job_and_is_reported(
-    cluster: Cluster, observation: Observation, leaver: Leaver
-) -> None:
-    patience_seconds = 20
-    leaver.submit(workers=4, patience_seconds=patience_seconds, resources=RESOURCES)
-    leaver.train(4, steps=40)
-    node = jobs.node_of(observation, f"{NAME}-worker-1-1")
-    with restored(cluster, node):
-        began = time.monotonic()
-        cluster.kubectl(*DRAIN, node)
-        held_seconds = time.monotonic() - began
-        print(f"{node} is drained after {held_seconds:.1f} s")
-        assert patience_seconds <= held_seconds < patience_seconds + 30
-        (event,) = observation.events(reason="EvictionsNotHeld")
-        assert f"{node} is cordoned: worker 1 is not replaced within {patience_seconds} s" in event["message"]
-        leaver.train(3)
-    leaver.train(4)
     leaver.assert_no_step_was_lost()

@@ -16,7 +16,6 @@ from crds.names import ENV_JOINS
 from e2e import processes
 from e2e.cluster import Capability, Cluster
 from e2e.exact_groups import ExactGroups
-from e2e.fixtures import rounds
 from e2e.observation import Observation
 
 pytestmark = pytest.mark.needs(Capability.STORAGE, Capability.NODE_PROCESSES)
@@ -52,9 +51,7 @@ def await_others(run: ExactGroups, before: dict[int, list[int]], victims: Collec
     assert changed == set(victims)
 
 
-@pytest.mark.parametrize(
-    ("kind", "workers", "loaders"), [("ddp", 2, 2), ("fsdp", 2, 0), ("hsdp", 4, 0), ("tp", 4, 0)]
-)
+@pytest.mark.parametrize(("kind", "workers", "loaders"), [("ddp", 2, 2), ("tp", 4, 0)])
 def test_a_killed_process_costs_its_group_no_other_process_and_the_other_group_nothing(
     cluster: Cluster, observation: Observation, kind: str, workers: int, loaders: int
 ) -> None:
@@ -98,16 +95,6 @@ def test_all_others_live_on_when_several_die_at_once(cluster: Cluster, observati
     print(f"{run.assert_equal_to_a_replay()} steps")
 
 
-def test_groups_that_average_every_few_steps_live_on_too(cluster: Cluster, observation: Observation) -> None:
-    run = ExactGroups(cluster, observation, "rounds", GROUPS, minimum=1, lives=True, script=rounds.__file__)
-    run.wait_until(GROUPS)
-    for victims in ([(1, 0)], [(0, 1)], [(0, 0), (1, 1)]):
-        before, _ = kill(run, *victims, more=ROUNDS)
-        await_others(run, before, victims)
-    run.wait_for_steps(ROUNDS)
-    print(f"{len({line['step'] for line in run.assert_alike()})} rounds")
-
-
 def test_a_newcomer_that_dies_and_a_pod_that_goes_by_plan_cost_nobody_else(
     cluster: Cluster, observation: Observation
 ) -> None:
@@ -122,31 +109,6 @@ def test_a_newcomer_that_dies_and_a_pod_that_goes_by_plan_cost_nobody_else(
     cluster.delete_pod(observation.namespace, run.pod_of(0, 1))
     await_others(run, before, [(0, 1)])
     run.wait_for_steps(STEPS)
-    print(f"{run.assert_equal_to_a_replay()} steps")
-
-
-@pytest.mark.parametrize("lives", [True, False])
-def test_a_spare_process_saves_its_group_the_start_of_another(
-    cluster: Cluster, observation: Observation, lives: bool
-) -> None:
-    """A script that begins with five seconds of other work, for which a group that starts again waits."""
-    run = ExactGroups(
-        cluster, observation, "spares", GROUPS, minimum=1, lives=lives, spares=int(lives), START_SECONDS="5"
-    )
-    started = GROUPS * 2
-    for victim in ((1, 0), (0, 1)):
-        run.wait_until(GROUPS)
-        if lives:
-            started += GROUPS * 2 if victim == (1, 0) else 1
-            run.wait_for("the spares", lambda: len([*run.ready.iterdir()]) == started)  # noqa: B023
-        before, killed = kill(run, victim)
-        run.wait_for_steps(STEPS)
-        run.wait_until(GROUPS)
-        own, other = (run.longest_step_seconds(group, killed) for group in (victim[0], 1 - victim[0]))
-        print(f"longest step of its group {own:.2f} s, of the other {other:.2f} s")
-        if lives:
-            await_others(run, before, [victim])
-            assert own < 5
     print(f"{run.assert_equal_to_a_replay()} steps")
 
 

@@ -15,7 +15,6 @@ from e2e.faults import NodeProbes, Slowed
 from e2e.observation import Observation
 
 NODES = 6
-CHECKS = 5
 RATIO = 1.5
 """The default: half as slow again is suspicious."""
 THROTTLED_SHARE = 0.1
@@ -30,22 +29,6 @@ def burner() -> Iterator[None]:
     yield
     process.kill()
     process.wait()
-
-
-@pytest.mark.timeout(CHECKS * checks.FINISHED_SECONDS)
-@pytest.mark.usefixtures("burner")
-def test_healthy_nodes_of_a_busy_machine_pass_check_after_check(
-    cluster: Cluster, observation: Observation
-) -> None:
-    nodes = checks.node_names(cluster)
-    for number in range(CHECKS):
-        name = f"check-{number}"
-        cluster.apply(
-            checks.node_check({"nodes": nodes, "stragglerRatio": RATIO}, name), observation.namespace
-        )
-        check = checks.wait_until_finished(observation, name)
-        print(f"{name}: {checks.duration(check)}")
-        assert checks.verdicts(check) == dict.fromkeys(nodes, "Healthy"), observation.describe()
 
 
 @pytest.mark.usefixtures("burner")

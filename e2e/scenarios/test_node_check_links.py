@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from urllib.parse import urlsplit
 
 import pytest
@@ -57,30 +56,4 @@ def test_a_cut_link_is_named_and_both_of_its_nodes_are_well(
     assert set(checks.verdicts(check).values()) == {"Healthy"}, observation.describe()
     healthy = jobs.condition(check, "Healthy")
     assert (healthy["status"], healthy["reason"]) == ("False", "FaultyLinks")
-    checks.assert_in_service(cluster, nodes)
-
-
-@pytest.mark.needs(Capability.NETWORK_NAMESPACES)
-def test_a_half_that_is_cut_off_is_named_and_none_of_its_nodes_is_blamed(
-    cluster: Cluster, observation: Observation
-) -> None:
-    nodes = checks.node_names(cluster)
-    half, other = nodes[::2], nodes[1::2]
-    with NodeNetworks(nodes, api_server(cluster)) as networks:
-        for a, b in itertools.product(half, other):
-            networks.cut(a, b)
-        spec = {
-            "nodes": nodes,
-            "timeoutSeconds": TIMEOUT_SECONDS,
-            "template": in_own_network(networks),
-        }
-        cluster.apply(checks.node_check(spec), observation.namespace)
-        check = checks.wait_until_finished(observation)
-    print(checks.duration(check))
-    (part,) = check["status"]["faultyDomains"]
-    assert part["nodes"] in (half, other), observation.describe()
-    assert not check["status"].get("faultyNodes"), observation.describe()
-    assert checks.verdicts(check) == {
-        name: "Inconclusive" if name in part["nodes"] else "Healthy" for name in nodes
-    }, observation.describe()
     checks.assert_in_service(cluster, nodes)

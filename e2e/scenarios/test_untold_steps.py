@@ -10,7 +10,7 @@ from e2e import jobs
 from e2e.bare_venv import BareVenv
 from e2e.cluster import Capability, Cluster
 from e2e.observation import Observation
-from e2e.strangers import SCRIPTS, STEPS, Stranger
+from e2e.strangers import SCRIPTS, Stranger
 
 POLICY = {**jobs.QUICK_REPORTS, "hangTimeoutSeconds": 30}
 TOLERANCE = 0.02
@@ -30,32 +30,6 @@ def submitted(job: Stranger, folder: Path, script: str, packages: list[str]) -> 
     image = BareVenv(folder / "venv", extras=packages)
     command = ["torchrun", str(SCRIPTS / f"{script}.py"), EPOCHS, "--snapshot", str(job.snapshot)]
     job.submit(command, workers=2, variables={"PATH": image.path}, elasticPolicy=POLICY)
-
-
-@pytest.mark.parametrize(
-    ("script", "packages"),
-    [
-        ("ddp", []),
-        ("fsdp2", ["numpy"]),
-        ("with_accelerate", ["accelerate"]),
-        ("with_lightning", ["lightning"]),
-        ("with_transformers", ["transformers", "accelerate"]),
-    ],
-)
-def test_steps_and_goodput_are_those_of_its_own_log(
-    cluster: Cluster, observation: Observation, tmp_path: Path, script: str, packages: list[str]
-) -> None:
-    job = Stranger(cluster, observation, script.replace("_", "-"))
-    submitted(job, tmp_path, script, packages)
-    job.wait_for_reported_step(STEPS)
-    job.wait_for_checkpoint()
-    job.finish()
-    status = observation.job(job.name)["status"]
-    assert status["goodput"]["lastStep"] == max(line["step"] for line in job.lines(0) if "step" in line)
-    assert status["goodput"]["latest"]["counted"] is True
-    reported, own = job.reported_goodput(), job.own_goodput()
-    print(f"{script}: goodput {reported:.4f} by its status, {own:.4f} by its own log")
-    assert reported == pytest.approx(own, rel=TOLERANCE)
 
 
 def test_goodput_after_a_kill_is_that_of_its_own_log_where_the_optimizer_keeps_its_steps(
@@ -91,24 +65,3 @@ def test_a_rank_whose_storage_does_not_answer_is_blamed(
     assert SAMPLES_LINE in failure["message"].splitlines()[0]
     job.finish()
     assert observation.job(job.name)["status"]["restarts"] == {"Hang": 1}
-
-
-def test_a_script_without_steps_is_said_to_be_one(
-    cluster: Cluster, observation: Observation, tmp_path: Path
-) -> None:
-    image = BareVenv(tmp_path / "venv")
-    job = Stranger(cluster, observation, "stepless")
-    script = job.folder / "sleeps.py"
-    script.write_text("import os, time\nwhile not os.path.exists(os.environ['HURRY']): time.sleep(0.1)\n")
-    policy = POLICY | {"hangTimeoutSeconds": 10}  # a third of the time in which a step is looked for
-    job.submit(["torchrun", str(script)], workers=2, variables={"PATH": image.path}, elasticPolicy=policy)
-
-    def noticed() -> str | None:
-        return jobs.warning(observation.job(job.name), "NoSteps").get("message")
-
-    message = observation.wait_for("the notice that there are no steps", noticed)
-    assert message.startswith("no step in 0.5 min of training: hangs are not found")
-    observation.wait_for(
-        "its Event", lambda: any(event["reason"] == "NoSteps" for event in observation.events(of=job.name))
-    )
-    job.finish()
