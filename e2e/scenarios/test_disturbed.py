@@ -164,20 +164,6 @@ def test_a_disk_that_is_full_of_others_files_has_checkpoints_wait_and_training_g
     finish(training, killed=1)
 
 
-def test_a_full_disk_below_the_agents_own_files_costs_no_training(
-    disk: SmallDisk, cluster: Cluster, observation: Observation
-) -> None:
-    training = Training(cluster, observation, workers=WORKERS, variables={"TMPDIR": str(disk.folder)})
-    world, before = began(training)
-    disk.fill()
-    training.wait_for_step(training.step() + 20)
-    assert_undisturbed(training, world, before)
-    kill(training, 1)
-    training.wait_for_start(2)
-    disk.free()
-    finish(training, killed=1)
-
-
 def test_a_clock_that_jumps_on_the_workers_costs_nothing(
     cluster: Cluster, observation: Observation, tmp_path: Path
 ) -> None:

@@ -79,22 +79,6 @@ def test_a_killed_process_costs_its_group_no_other_process_and_the_other_group_n
     print(f"{run.assert_equal_to_a_replay(loaders)} steps")
 
 
-def test_all_others_live_on_when_several_die_at_once(cluster: Cluster, observation: Observation) -> None:
-    """Two of a group, one of each, two of each, and a whole group."""
-    run = ExactGroups(cluster, observation, "several", GROUPS, WORKERS, minimum=1, lives=True)
-    run.wait_until(GROUPS)
-    for victims in (
-        [(1, 0), (1, 2)],
-        [(0, 1), (1, 2)],
-        [(0, 0), (0, 1), (1, 0), (1, 1)],
-        [(0, 0), (0, 1), (0, 2)],
-    ):
-        before, _ = kill(run, *victims)
-        await_others(run, before, victims)
-    run.wait_for_steps(STEPS)
-    print(f"{run.assert_equal_to_a_replay()} steps")
-
-
 def test_a_newcomer_that_dies_and_a_pod_that_goes_by_plan_cost_nobody_else(
     cluster: Cluster, observation: Observation
 ) -> None:

@@ -91,34 +91,18 @@ def test_the_pods_that_stay_at_a_planned_change_keep_their_processes(
     assert world.made_again() == 0
 
 
-@pytest.mark.parametrize("kind", ["ddp", "plain"])
-def test_processes_live_on_in_worlds_of_other_sizes(
-    cluster: Cluster, observation: Observation, kind: str
-) -> None:
+def test_processes_live_on_in_worlds_of_other_sizes(cluster: Cluster, observation: Observation) -> None:
     """From four to three and back, in the processes that stay."""
-    world = Resized(cluster, observation, kind)
+    world = Resized(cluster, observation, "ddp")
     four = world.await_world(4)
     scale(cluster, observation, 3, resized.NAME)
     three = world.await_world(3, after=four)
     assert world.processes(three) < world.processes(four)
-    print(f"{kind}: from 4 to 3, next step of all after {world.pause(three):.2f} s")
+    print(f"from 4 to 3, next step of all after {world.pause(three):.2f} s")
     scale(cluster, observation, 4, resized.NAME)
     again = world.await_world(4, after=three)
     assert world.processes(again) > world.processes(three)
-    print(f"{kind}: from 3 to 4, next step of all after {world.pause(again):.2f} s")
-    world.assert_equal_to_a_replay()
-
-
-def test_what_is_made_for_one_size_starts_again_in_another_and_says_why(
-    cluster: Cluster, observation: Observation
-) -> None:
-    world = Resized(cluster, observation, "hsdp")
-    four = world.await_world(4)
-    scale(cluster, observation, 2, resized.NAME)
-    two = world.await_world(2, after=four)
-    assert world.processes(two).isdisjoint(world.processes(four))
-    log = cluster.dlr("job", "logs", resized.NAME, "-n", observation.namespace)
-    assert "all processes start again: the process group" in log
+    print(f"from 3 to 4, next step of all after {world.pause(again):.2f} s")
     world.assert_equal_to_a_replay()
 
 
@@ -136,18 +120,6 @@ def test_a_pod_that_is_lost_without_room_for_another_leaves_the_others_their_pro
     again = world.await_world(4, after=three)
     assert world.processes(again) > world.processes(three)
     world.assert_equal_to_a_replay()
-
-
-def test_a_process_that_does_not_leave_is_replaced(cluster: Cluster, observation: Observation) -> None:
-    world = Survivors(cluster, observation, "ddp")
-    world.await_steps(20)
-    before = world.pids()
-    os.kill(world.host_pids(0)[before[0]], signal.SIGSTOP)
-    world.kill(3)
-    world.await_steps(20)
-    after = world.pids()
-    assert {rank for rank in range(RANKS) if before[rank] != after[rank]} == {0, 3}
-    world.assert_every_step_is_alike()
 
 
 @pytest.mark.needs(Capability.CONTROL_PLANE)
@@ -181,24 +153,3 @@ def test_a_storm_of_deaths_leaves_every_step_as_it_was(cluster: Cluster, observa
         f"others lived on"
     )
     assert whole >= 0.9 * len(lived)
-
-
-def test_a_spare_process_saves_its_peers_the_start_of_another(
-    cluster: Cluster, observation: Observation
-) -> None:
-    """A script that begins with five seconds of other work, such as a compilation."""
-    world = Survivors(cluster, observation, "fsdp", env={"START_SECONDS": "5"}, spareProcesses=1)
-    pauses: list[float] = []
-    victims = (1, 2)
-    for number, victim in enumerate(victims):
-        world.await_spares(victims[:number])
-        before, round_ = world.pids(), world.round()
-        killed = world.kill(victim)
-        observation.wait_for("the next round", lambda: world.round() == round_ + 1)  # noqa: B023
-        world.await_steps()
-        pauses.append(world.pause(killed))
-        print(f"rank {victim} killed, its spare there: next step of all after {pauses[-1]:.2f} s")
-        after = world.pids()
-        assert {rank for rank in range(RANKS) if before[rank] != after[rank]} == {victim}
-    assert max(pauses) < 5, "nobody waited for the script's start"
-    world.assert_every_step_is_alike()

@@ -186,7 +186,3 @@ def widget_crd() -> JSON:
     )
     definition["spec"]["names"]["shortNames"] = [WG]
     return definition
-
-
-def condition(kind: str, status: str = "True") -> JSON:
-    return {"type": kind, "status": status, "reason": "Tried", "message": "as the test said"}

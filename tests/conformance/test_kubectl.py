@@ -8,7 +8,6 @@ import pytest
 
 from controller.resources import CONFIGMAPS, NAMESPACES
 
-from .conftest import Maker
 from .kubectl import Kubectl
 from .objects import unique, widget
 from .rawapi import Api
@@ -31,19 +30,6 @@ async def test_apply_adds_changes_and_removes(kubectl: Kubectl, namespace: str) 
     assert got["metadata"]["labels"] == {"new": "yes"}
 
 
-async def test_apply_names_every_field_that_it_does_not_take(kubectl: Kubectl, namespace: str) -> None:
-    unknown = widget(namespace, "w", {"bogus": 1, "parts": [{"name": "a", "odd": 2}]})
-    said = await kubectl.refused("apply", "-f", "-", stdin=unknown)
-    assert 'unknown field "spec.bogus"' in said and 'unknown field "spec.parts[0].odd"' in said
-    accepted = await kubectl.run("apply", "--validate=warn", "-f", "-", stdin=unknown)
-    assert 'Warning: unknown field "spec.bogus"' in accepted.stderr and "created" in accepted.stdout
-    wrong = widget(namespace, "v", {"size": 0, "color": "pink"})
-    said = await kubectl.refused("apply", "-f", "-", stdin=wrong)
-    assert "spec.size: Invalid value: 0" in said and 'spec.color: Unsupported value: "pink"' in said
-    misspelt = widget(namespace, "w") | {"kind": "Widgett"}
-    assert 'no matches for kind "Widgett"' in await kubectl.refused("apply", "-f", "-", stdin=misspelt)
-
-
 async def test_create_sends_objects_in_their_protobuf_form(
     kubectl: Kubectl, api: Api, controllers: None, namespace: str
 ) -> None:
@@ -63,13 +49,3 @@ async def test_create_sends_objects_in_their_protobuf_form(
     assert made["data"] == {"a": "1", "empty": ""}
     token = (await kubectl.run("create", "token", "x", namespace=namespace)).stdout.strip()
     assert len(token.split(".")) == 3
-
-
-async def test_get_shows_the_columns_of_a_kind(kubectl: Kubectl, make: Maker) -> None:
-    await make.widget("a", {"size": 7, "note": "wide"}, labels={"k": "v"})
-    narrow = await kubectl.run("get", WG, namespace=make.namespace)
-    assert narrow.lines[0].split() == ["NAME", "SIZE", "COLOR", "PHASE", "READY", "AGE"]
-    assert narrow.lines[1].split()[:3] == ["a", "7", "red"]
-    wide = await kubectl.run("get", WG, "-o", "wide", "--show-labels", namespace=make.namespace)
-    assert wide.lines[0].split()[-3:] == ["NOTE", "AGE", "LABELS"]
-    assert "wide" in wide.lines[1] and "k=v" in wide.lines[1]
