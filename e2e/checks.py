@@ -41,16 +41,6 @@ def wait_until_finished(
     return observation.wait_for(f"node check {name} to finish", finished, within_seconds)
 
 
-def wait_for_round(observation: Observation, number: int, name: str = "check") -> Object:
-    """The check, running in that round or a later one."""
-
-    def there() -> Object | None:
-        check = observation.objects(Kind.CHECK).get(name, {})
-        return check if (check.get("status", {}).get("round") or 0) >= number else None
-
-    return observation.wait_for(f"round {number} of node check {name}", there)
-
-
 def verdicts(check: Object) -> dict[str, str]:
     return {result["node"]: result["verdict"] for result in check["status"].get("nodeResults", [])}
 

@@ -123,20 +123,3 @@ class Slowed(Fault):
             self._over.wait(max(longest, RUN_SECONDS) * self._stops_per_run)
             for pid in stopped:
                 self.probes.signal(pid, signal.SIGCONT)
-
-
-class Held(Fault):
-    """Stops one probe of the node until the context ends, so that a check cannot go on."""
-
-    def __init__(self, probes: NodeProbes) -> None:
-        super().__init__(probes)
-        self.caught = threading.Event()
-
-    def _work(self) -> None:
-        while not self._over.wait(LOOK_SECONDS):
-            for pid in self.probes.living():
-                if self.probes.signal(pid, signal.SIGSTOP):
-                    self.caught.set()
-                    self._over.wait()
-                    self.probes.signal(pid, signal.SIGCONT)
-                    return

@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from e2e import elasticity, jobs
-from e2e.api import Object
 from e2e.cluster import Capability, Cluster
 from e2e.observation import Observation
 
@@ -32,13 +31,11 @@ def submit(
     *command: str,
     workers: int = WORKERS,
     resizable: bool = False,
-    policy: Object | None = None,
     **variables: str,
 ) -> Path:
     """
     Args:
         resizable: whether it may have half of its workers too; it has memory for checkpoints then.
-        policy: further fields of its elastic policy.
     """
     storage = cluster.storage(observation.namespace)
     manifest = jobs.scripted(
@@ -50,7 +47,7 @@ def submit(
         env={"OUT": storage.path, **variables},
         grace_seconds=1,
         worker={"restartCount": 100},
-        elasticPolicy={**jobs.QUICK_REPORTS, "shrinkAfterSeconds": 60, **(policy or {})},
+        elasticPolicy={**jobs.QUICK_REPORTS, "shrinkAfterSeconds": 60},
     )
     if resizable:
         worker = manifest["spec"]["replicaSpecs"]["worker"]
