@@ -104,14 +104,9 @@ class Cluster(ABC):
         raise NotImplementedError(f"{self.name} gives no access to {name}")
 
     def standby_controller(
-        self, kubeconfig: Path | None = None, variables: Mapping[str, str] | None = None
+        self, variables: Mapping[str, str] | None = None
     ) -> AbstractContextManager[ControlPlaneProcess]:
-        """One more controller, for as long as the context lasts.
-
-        Args:
-            kubeconfig: its way to the API server, instead of the cluster's.
-            variables: further ones of its environment.
-        """
+        """One more controller, with further environment variables, for as long as the context lasts."""
         raise NotImplementedError(f"{self.name} has the controllers it has")
 
     def crash(self) -> None:

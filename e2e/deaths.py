@@ -60,7 +60,6 @@ class Mortals:
         self,
         workers: int,
         *,
-        least: int | None = None,
         standby: int = 0,
         launcher: Sequence[str] = ("dlr", "run"),
         grace_seconds: int = 1,
@@ -86,7 +85,7 @@ class Mortals:
                 "limits": {"memory": MEMORY_LIMIT},
             },
             grace_seconds=grace_seconds,
-            worker={"standby": standby} | ({} if least is None else {"minReplicas": least}),
+            worker={"standby": standby},
             **spec,
         )
         self.cluster.apply(manifest, self.observation.namespace)
@@ -204,9 +203,6 @@ class Mortals:
         pod = self.observation.pods()[self.pod(index)]
         self.cluster.kill_process(self.observation.namespace, pod)
 
-    def delete(self, index: int) -> None:
-        self.cluster.delete_pod(self.observation.namespace, self.pod(index))
-
     def drain(self, node: str) -> None:
         self._drained.append(node)
         whatever = ("--ignore-daemonsets", "--delete-emptydir-data", "--force")
@@ -223,22 +219,3 @@ class Mortals:
             self.cluster.kubectl("uncordon", node)
         for node in self._without_power:
             self.cluster.power_on(node)
-
-    def evict(self, pod: str) -> None:
-        """Through the API, as kubectl drain and autoscalers do."""
-        namespace = self.observation.namespace
-        eviction = {
-            "apiVersion": "policy/v1",
-            "kind": "Eviction",
-            "metadata": {"name": pod, "namespace": namespace},
-        }
-        path = f"/api/v1/namespaces/{namespace}/pods/{pod}/eviction"
-        words = ("create", "--raw", path, "-f", "-")
-
-        def evicted() -> bool:
-            """Not while the disruption budget still counts an earlier loss."""
-            done = self.cluster.kubectl(*words, stdin=json.dumps(eviction), check=False)
-            assert done.returncode == 0 or "disruption budget" in done.stderr, done.stderr
-            return done.returncode == 0
-
-        self.observation.wait_for(f"the eviction of {pod}", evicted)

@@ -112,11 +112,8 @@ class EmbeddedCluster(Cluster):
         return LocalProcess(self.home.pidfile(name))
 
     @contextmanager
-    def standby_controller(
-        self, kubeconfig: Path | None = None, variables: Mapping[str, str] | None = None
-    ) -> Iterator[ControlPlaneProcess]:
+    def standby_controller(self, variables: Mapping[str, str] | None = None) -> Iterator[ControlPlaneProcess]:
         environment = self.environment() | dict(variables or {})
-        environment |= {"KUBECONFIG": str(kubeconfig)} if kubeconfig else {}
         with (self._folder / "standby.log").open("wb") as log:
             command = controller_command(self.home)
             child = subprocess.Popen(command, env=environment, stdout=log, stderr=log)

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import re
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -73,7 +72,7 @@ def assert_reported(mortals: Mortals, death: Death, life: Life, counted: dict[st
     print(f"{death.name}: training again {after.began - life.ended:.1f} s after the last step")
 
     blamed = {"worker": "mortal-worker-1", "rank": 1, "exitClass": death.exit_class, "round": before["round"]}
-    wait_for_report(mortals, f"{death.name} to be reported", mortals.last_failure, blamed)
+    wait_for_report(mortals, f"{death.name} to be reported", blamed)
     assert death.message in mortals.last_failure()["message"], death.name
     wait_until_counted(mortals, counted)
 
@@ -88,7 +87,7 @@ def assert_reported(mortals: Mortals, death: Death, life: Life, counted: dict[st
     assert (mortals.pod(1) != pod) is death.new_pod, death.name
     if death.exit_class == "OOM":
         raised = ["mortal-worker-1 ran out of memory with 1Gi: its next Pod gets 2Gi"]
-        wait_for_events(mortals, ["MemoryRaised"], lambda messages: messages == raised)
+        wait_for_events(mortals, "MemoryRaised", lambda messages: messages == raised)
     if death.exit_class == "HardwareError":
         assert mortals.worker(1)["spec"]["excludedNodes"] == [node]
         assert mortals.node(1) != node
@@ -96,7 +95,7 @@ def assert_reported(mortals: Mortals, death: Death, life: Life, counted: dict[st
     lead, kind = f"round {before['round']}: mortal-worker-1 rank 1: ", f"({death.exit_class})"
     wait_for_events(
         mortals,
-        ["WorldBroken"],
+        "WorldBroken",
         lambda messages: any(lead in t and death.message in t and kind in t for t in messages),
     )
     formed = mortals.condition("WorldFormed")
@@ -105,11 +104,11 @@ def assert_reported(mortals: Mortals, death: Death, life: Life, counted: dict[st
     return mortals.lives()[-1]
 
 
-def wait_for_report(mortals: Mortals, what: str, look: Callable[[], Object], expected: Object) -> None:
-    """The object's fields of the same names, which may be put right a moment after training goes on."""
+def wait_for_report(mortals: Mortals, what: str, expected: Object) -> None:
+    """The last failure's fields of the same names, which may be put right a moment after training goes on."""
 
     def read() -> Object:
-        latest = look()
+        latest = mortals.last_failure()
         return {key: latest.get(key) for key in expected}
 
     with suppress(Timeout):
@@ -124,86 +123,11 @@ def wait_until_counted(mortals: Mortals, counted: Object) -> None:
     assert mortals.restarts() == counted
 
 
-def wait_for_events(mortals: Mortals, reasons: Sequence[str], true_of: Callable[[list[str]], bool]) -> None:
+def wait_for_events(mortals: Mortals, reason: str, true_of: Callable[[list[str]], bool]) -> None:
     """Events follow what they tell."""
-
-    def messages() -> list[str]:
-        return [message for reason in reasons for message in mortals.events(reason)]
-
     with suppress(Timeout):
-        mortals.observation.wait_for(f"Events {reasons}", lambda: true_of(messages()))
-    assert true_of(messages()), f"Events {reasons} reported: {messages()}"
-
-
-POD_DEATHS = (
-    Death("a deleted Pod", lambda m: m.delete(1), "Killed", "the Pod was deleted"),
-    Death("an evicted Pod", lambda m: m.evict(m.pod(1)), "Preempted", "Eviction API: evicting"),
-    Death("a drained node", lambda m: m.drain(m.node(1)), "Preempted", "Eviction API: evicting"),
-    Death("a node without power", lambda m: m.power_off(1), "NodeLost", "mortal-worker-1-4 does not answer"),
-)
-
-
-@pytest.mark.needs(Capability.POWER)
-def test_pods_die_in_each_way_and_the_job_trains_on(cluster: Cluster, observation: Observation) -> None:
-    mortals = Mortals(cluster, observation)
-    patient = POLICY | {"shrinkAfterSeconds": 300, "evictionPatienceSeconds": 0}
-    mortals.submit(2, least=1, elasticPolicy=patient)  # so that its disruption budget allows one eviction
-    life = mortals.wait_until_training()
-    counted: dict[str, int] = {}
-    try:
-        for death in POD_DEATHS:
-            counted[death.exit_class] = counted.get(death.exit_class, 0) + 1
-            life = assert_replaced(mortals, death, life, counted)
-        mortals.finish()
-    finally:
-        mortals.put_nodes_back()
-    wait_until_counted(mortals, {})  # what only follows from the end of a Pod is no failure of training
-    assert mortals.job()["status"]["failures"] == {"NodeLost": 1}, "the others were planned"
-    assert not (mortals.job()["status"].get("failureBudget") or {}).get("spent")
-
-
-def assert_replaced(mortals: Mortals, death: Death, life: Life, counted: dict[str, int]) -> Life:
-    """One end of a Pod. Returns the life that follows."""
-    pod, node = mortals.pod(1), mortals.node(1)
-    began = time.time()
-    death.die(mortals)
-    after = mortals.wait_until_training(beyond=life, world_of=2)
-    print(f"{death.name}: training again {after.began - began:.1f} s after it was asked for")
-
-    worker = mortals.worker(1)
-    end = worker["status"]["lastExit"]
-    assert (end["exitClass"], end["nodeName"]) == (death.exit_class, node), death.name
-    assert death.message in end["message"], death.name
-    assert worker["status"]["restarts"] == counted, death.name
-    assert mortals.pod(1) == f"mortal-worker-1-{sum(counted.values()) + 1}" != pod
-    if death.exit_class == "NodeLost":
-        assert worker["spec"]["excludedNodes"][-1] == node  # after those that it was evicted from
-        assert mortals.node(1) != node
-
-    if end.get("planned"):
-        assert not mortals.last_failure(), "a planned stop is no failure"
-    else:
-        blamed = {"worker": "mortal-worker-1", "exitClass": death.exit_class}
-        wait_for_report(mortals, f"{death.name} to be reported", mortals.last_failure, blamed)
-    wait_for_events(
-        mortals,
-        ["WorkerRelaunched"],
-        lambda messages: any(t.endswith(relaunch_message(worker, death)) for t in messages),
-    )
-    # An agent that is given time says that it stops, and the controller may hear of that first.
-    breaks = (f"worker 1 was lost: {death.message}", f"worker 1 leaves: {death.message}", "worker 1 stopped")
-    reasons = ["WorldBroken", "WorldChanged"]
-    wait_for_events(mortals, reasons, lambda messages: any(b in t for b in breaks for t in messages))
-    formed = mortals.condition("WorldFormed")
-    assert (formed["status"], formed["reason"]) == ("True", "Formed")
-    assert any(b in formed["message"] for b in breaks), formed["message"]
-    return mortals.lives()[-1]
-
-
-def relaunch_message(worker: Object, death: Death) -> str:
-    incarnation = worker["spec"]["incarnation"]
-    message = worker["status"]["lastExit"]["message"]
-    return f"mortal-worker-1 gets a new Pod, incarnation {incarnation}: {death.exit_class}: {message}"
+        mortals.observation.wait_for(f"Events {reason}", lambda: true_of(mortals.events(reason)))
+    assert true_of(mortals.events(reason)), f"Events {reason} reported: {mortals.events(reason)}"
 
 
 @pytest.mark.named
@@ -217,14 +141,7 @@ def test_an_import_error_at_the_start_fails_the_job_in_seconds(
     failure, error = mortals.last_failure(), "ModuleNotFoundError: No module named 'no_such_module'"
     assert failure["exitClass"] == "UserError"
     assert error in failure["message"] and "Traceback" in failure["message"]
-    assert_failed_by_the_same_error(mortals, f"mortal-worker-0 rank 0: {error}")
-
-
-def assert_failed_by_the_same_error(mortals: Mortals, culprit: str) -> None:
     condition = mortals.condition("Failed")
     assert (condition["status"], condition["reason"]) == ("True", "SameErrorRepeated")
-    assert condition["message"].endswith(f": {culprit}")
-    wait_for_events(mortals, ["SameErrorRepeated"], lambda messages: messages == [condition["message"]])
-    status = mortals.job()["status"]
-    seconds = jobs.seconds_between(status["startTime"], status["completionTime"])
-    print(f"{culprit}: failed the job {seconds:.1f} s after its start")
+    assert condition["message"].endswith(f": mortal-worker-0 rank 0: {error}")
+    wait_for_events(mortals, "SameErrorRepeated", lambda messages: messages == [condition["message"]])

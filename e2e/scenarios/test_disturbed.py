@@ -1,4 +1,4 @@
-"""Three workers on a machine, and behind an API server, that misbehave: they learn what they should have."""
+"""Three workers on a machine that misbehaves: they learn what they should have."""
 
 from __future__ import annotations
 
@@ -14,19 +14,16 @@ from e2e import embedded, jobs
 from e2e.api import Object
 from e2e.cluster import Capability, Cluster
 from e2e.disturbances import SmallDisk, WallClock, agent_pid, stopped
-from e2e.embedded import EmbeddedCluster
 from e2e.keepers import NAME, Training
 from e2e.observation import Observation
 from e2e.processes import TrainingProcess
 from e2e.scenarios.test_leader_election import leader
-from e2e.slow_api import SlowApi
 
 NODES = 4
 WORKERS = 3
 STOPPED_SECONDS = 20
 """Longer than the Lease of a controller, and than the heartbeats that a job may miss."""
 HOUR_SECONDS = 3_600
-REFUSED_STEPS = 60
 FULL = "No space left on device"
 
 pytestmark = [
@@ -93,10 +90,7 @@ def test_a_process_that_stands_still_for_a_while_costs_nothing_but_that(
 
 @contextmanager
 def led_by_another(
-    cluster: Cluster,
-    observation: Observation,
-    kubeconfig: Path | None = None,
-    variables: Mapping[str, str] | None = None,
+    cluster: Cluster, observation: Observation, variables: Mapping[str, str]
 ) -> Iterator[None]:
     """Stop the cluster's own controller, and have one lead that sees the world as it is told to."""
     observation.wait_for("the cluster's own controller to lead", lambda: leader(cluster))
@@ -104,35 +98,12 @@ def led_by_another(
     process = cluster.control_plane(embedded.CONTROLLER)
     process.signal(signal.SIGSTOP)
     try:
-        with cluster.standby_controller(kubeconfig, variables):
+        with cluster.standby_controller(variables):
             observation.wait_for("the other to lead", lambda: leader(cluster) not in ("", own))
             yield
     finally:
         process.signal(signal.SIGCONT)  # it begins anew
     observation.wait_for("the cluster's own controller to lead again", lambda: leader(cluster) == own)
-
-
-def test_an_api_server_that_refuses_in_bursts_stops_neither_training_nor_recovery(
-    cluster: Cluster, observation: Observation, tmp_path: Path
-) -> None:
-    assert isinstance(cluster, EmbeddedCluster)
-    pki = cluster.home.pki
-    with (
-        SlowApi(cluster.kubeconfig, tmp_path, (pki / "server.crt", pki / "server.key")) as api,
-        led_by_another(cluster, observation, api.kubeconfig),
-    ):
-        variables = {"KUBERNETES_SERVICE_PORT": str(api.port)}
-        training = Training(cluster, observation, workers=WORKERS, variables=variables)
-        world, before = began(training)
-        api.refuses = True
-        training.wait_for_step(training.step() + REFUSED_STEPS)
-        assert_undisturbed(training, world, before)
-        kill(training, 1)
-        training.wait_for_start(2)
-        training.wait_for_step(training.step() + REFUSED_STEPS)
-        print(f"refusals by status: {dict(sorted(api.refused.items()))}")
-        assert {0, 410, 429, 500} <= api.refused.keys()
-        finish(training, killed=1)
 
 
 @pytest.fixture
@@ -196,7 +167,7 @@ def test_a_clock_that_jumps_below_the_controller_costs_nothing(
     cluster: Cluster, observation: Observation, tmp_path: Path
 ) -> None:
     clock, seconds = WallClock(tmp_path), -HOUR_SECONDS
-    with led_by_another(cluster, observation, variables=clock.variables):
+    with led_by_another(cluster, observation, clock.variables):
         training = Training(cluster, observation, workers=WORKERS)
         world, before = began(training)
         clock.jump(seconds)
