@@ -44,6 +44,7 @@ def test_bad_label_selector_is_refused_with_its_part(text: str) -> None:
     [
         {"key": "a", "operator": "Equals", "values": ["b"]},
         {"key": "a", "operator": "In"},
+        {"key": "a", "operator": "Exists", "values": ["b"]},
         {"key": "a", "operator": "Gt", "values": ["1"]},
     ],
 )
