@@ -96,6 +96,28 @@ async def test_leading_ends_before_the_lease_does_when_the_server_hangs_mid_call
         leader.check()
 
 
+async def test_a_leader_whose_lease_was_given_to_another_stops_at_the_next_renewal():
+    api = LeaseApi()
+    leader = elector(api)
+    await leader.acquire()
+    api.put_holder("thief")
+    with pytest.raises(LeadershipLost, match="taken by thief"):
+        await leader.hold()
+    assert now() < 3
+
+
+async def test_a_leader_whose_lease_was_deleted_makes_it_again():
+    api = LeaseApi()
+    leader = elector(api)
+    await leader.acquire()
+    holding = asyncio.create_task(leader.hold())
+    await asyncio.sleep(5)
+    api.delete()
+    await asyncio.sleep(10)
+    assert leader.is_leader and api.lease["spec"]["holderIdentity"] == "me"
+    holding.cancel()
+
+
 def tenure(**known):
     return Tenure("me", TIMING, **known)
 
