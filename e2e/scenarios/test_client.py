@@ -2,29 +2,21 @@
 
 from __future__ import annotations
 
-import ast
-import os
-import threading
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 import dlr
 from e2e import jobs
-from e2e.api import Kind
-from e2e.cluster import REPOSITORY, Capability, Cluster
+from e2e.cluster import Capability, Cluster
 from e2e.observation import Observation
 
 JSON = dict[str, Any]
 
 pytestmark = pytest.mark.needs(Capability.STORAGE)
 
-NOTEBOOK = REPOSITORY / "examples" / "notebook" / "train.ipynb"
 STEPS = 40
 HELD_AT = 20
-NOTEBOOK_STEPS = 300
-KERNEL_SECONDS = 280
 
 
 def train(folder: str, steps: int) -> dict[str, float]:
@@ -79,44 +71,3 @@ def test_a_function_is_followed_through_a_kill_to_its_result(
     assert job.status().restarts == {"Killed": 1}
     job.delete()
     assert client.jobs() == []
-
-
-def test_the_notebook(cluster: Cluster, observation: Observation, monkeypatch: pytest.MonkeyPatch) -> None:
-    for package in ("nbformat", "nbclient", "ipykernel"):
-        pytest.importorskip(package, reason=f"{package} is not installed, which runs notebooks")
-    import nbformat
-    from nbclient import NotebookClient
-
-    for name, value in {
-        "KUBECONFIG": str(cluster.kubeconfig),
-        "NAMESPACE": observation.namespace,
-        "IMAGE": cluster.image,
-        "CHECKPOINT_DIR": cluster.storage(observation.namespace).path,
-        "PYTHONPATH": os.pathsep.join([str(REPOSITORY), os.environ.get("PYTHONPATH", "")]),
-    }.items():
-        monkeypatch.setenv(name, value)
-    notebook = nbformat.read(NOTEBOOK, as_version=4)
-    killer = threading.Thread(target=_kill_when_it_trains, args=(cluster, observation))
-    killer.start()
-    NotebookClient(notebook, timeout=KERNEL_SECONDS, kernel_name="python3").execute()
-    killer.join()
-    shown = [_text(cell) for cell in notebook.cells if cell.cell_type == "code"]
-    result = ast.literal_eval(shown[-2])
-    assert result["weight"] == NOTEBOOK_STEPS and result["went on from"] > 0
-    assert ast.literal_eval(shown[-1]) == {"Killed": 1}
-    assert any("<dlr.Job" in text for text in shown)
-    assert f"] step {NOTEBOOK_STEPS}: {NOTEBOOK_STEPS}" in shown[-4]
-
-
-def _kill_when_it_trains(cluster: Cluster, observation: Observation) -> None:
-    checkpoint = Path(cluster.storage(observation.namespace).path) / "checkpoint.pt"
-    observation.wait_for("a checkpoint", lambda: checkpoint.exists() or None)
-    kill_rank_1(cluster, observation, next(iter(observation.objects(Kind.JOB))))
-
-
-def _text(cell: JSON) -> str:
-    """Return the output of a cell as text."""
-    parts = [
-        output.get("text") or (output.get("data") or {}).get("text/plain", "") for output in cell["outputs"]
-    ]
-    return "".join(parts)

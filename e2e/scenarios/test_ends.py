@@ -15,16 +15,6 @@ ENDING_SECONDS = 300.0
 PROXY: Object = {"name": "proxy", "command": ["/bin/sh", "-c", "sleep 3600"]}
 
 
-def test_a_pipe_does_not_hide_that_training_failed(cluster: Cluster, observation: Observation) -> None:
-    train = "torchrun --max-restarts=0 --no-python sh -c 'echo no dataset at /data/train >&2; exit 3'"
-    manifest = jobs.shell(cluster, f"{train} 2>&1 | cat", name="piped")
-    manifest["spec"]["replicaSpecs"]["worker"]["restartCount"] = 0
-    job = end_of(cluster, observation, manifest)
-    assert job["phase"] == "Failed", observation.describe()
-    failure = job["lastFailure"]
-    assert (failure["exitClass"], failure["exitCode"]) == ("UserError", 3), observation.describe()
-
-
 def test_a_launcher_that_is_killed_before_its_first_report_has_not_succeeded(
     cluster: Cluster, observation: Observation
 ) -> None:
@@ -37,20 +27,6 @@ def test_a_launcher_that_is_killed_before_its_first_report_has_not_succeeded(
     assert job["phase"] == "Failed", observation.describe()
     assert "torchrun has not reported once" in job["lastFailure"]["message"], observation.describe()
     assert end_of(cluster, observation, plain)["phase"] == "Succeeded", observation.describe()
-
-
-@pytest.mark.parametrize(("code", "phase"), [(3, "Failed"), (0, "Succeeded")])
-def test_the_end_of_training_counts_beside_a_sidecar_that_goes_on(
-    cluster: Cluster, observation: Observation, code: int, phase: str
-) -> None:
-    manifest = jobs.shell(cluster, f"echo no dataset >&2; exit {code}", name="beside")
-    worker = manifest["spec"]["replicaSpecs"]["worker"]
-    worker["restartCount"] = 1
-    worker["template"]["spec"]["containers"].append({**PROXY, "image": cluster.image})
-    job = end_of(cluster, observation, manifest)
-    assert job["phase"] == phase, observation.describe()
-    if code:
-        assert job["lastFailure"]["message"] == "exit code 3: no dataset", observation.describe()
 
 
 @pytest.mark.named

@@ -107,23 +107,3 @@ def test_a_drain_with_room_elsewhere_waits_for_no_pod_and_costs_no_step(
     assert not observation.job(NAME)["status"].get("lastFailure")
     assert pauses.longest_seconds[0] < start_seconds, "nobody waited for its Pod"
     leaver.assert_no_step_was_lost()
-
-
-def test_a_drain_without_room_waits_for_the_patience_of_the_job_and_is_reported(
-    cluster: Cluster, observation: Observation, leaver: Leaver
-) -> None:
-    patience_seconds = 20
-    leaver.submit(workers=4, patience_seconds=patience_seconds, resources=RESOURCES)
-    leaver.train(4, steps=40)
-    node = jobs.node_of(observation, f"{NAME}-worker-1-1")
-    with restored(cluster, node):
-        began = time.monotonic()
-        cluster.kubectl(*DRAIN, node)
-        held_seconds = time.monotonic() - began
-        print(f"{node} is drained after {held_seconds:.1f} s")
-        assert patience_seconds <= held_seconds < patience_seconds + 30
-        (event,) = observation.events(reason="EvictionsNotHeld")
-        assert f"{node} is cordoned: worker 1 is not replaced within {patience_seconds} s" in event["message"]
-        leaver.train(3)
-    leaver.train(4)
-    leaver.assert_no_step_was_lost()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import signal
 import statistics
 from collections import defaultdict
 from itertools import pairwise
@@ -149,25 +148,3 @@ def test_others_train_on_when_a_process_of_a_group_dies(groups: Groups, cluster:
     assert history[-1] == ("Training", "0-2")
     jobs_of_groups = [name for name in groups.observation.objects(Kind.JOB) if name != NAME]
     assert sorted(jobs_of_groups) == [f"{NAME}-group-{index}" for index in range(GROUPS)]
-
-
-def test_others_train_on_while_a_process_of_the_first_group_hangs(groups: Groups, cluster: Cluster) -> None:
-    groups.submit()
-    groups.wait_until_all_train()
-    groups.observation.wait_for("a usual step", lambda: max(line["step"] for line in groups.lines()) > 20)
-    processes = [groups.processes(group) for group in range(GROUPS)]
-    namespace, pod = groups.observation.namespace, groups.pod(0, 1)
-    cluster.kill_process(namespace, pod, number=signal.SIGSTOP)
-    groups.observation.wait_for("the group to be left out", lambda: groups.members() == [1, 2])
-    groups.observation.wait_for("the warning", lambda: "GroupsLate" in groups.warnings())
-    newest = max(line["step"] for line in groups.lines())
-    last = max(line["step"] for line in groups.lines() if line["group"] == 0)
-    groups.observation.wait_for(
-        "the others to train", lambda: max(line["step"] for line in groups.lines()) > newest + 20
-    )
-    cluster.kill_process(namespace, pod, number=signal.SIGCONT)
-    groups.wait_until_all_train()
-    assert [groups.processes(group) for group in range(GROUPS)] == processes, "nobody was started again"
-    groups.observation.wait_for("no warning", lambda: "GroupsLate" not in groups.warnings())
-    # Where no other group knew of the last step of the one that hung, they made it again, as after a death.
-    assert_alike([line for line in groups.lines() if line["group"] or line["step"] not in (last, last + 1)])

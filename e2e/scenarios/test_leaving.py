@@ -159,51 +159,7 @@ def test_another_count_of_shards_costs_no_step(
     leaver.assert_no_step_was_lost()
 
 
-def test_a_deleted_pod_costs_no_step(cluster: Cluster, observation: Observation, leaver: Leaver) -> None:
-    leaver.submit()
-    leaver.train(3)
-    deleted_at = time.monotonic()
-    pod = jobs.current_pods(observation, NAME)[1]["metadata"]["name"]
-    cluster.kubectl("delete", "pod", pod, "-n", observation.namespace, "--wait=true")
-    gone_seconds = time.monotonic() - deleted_at
-    leaver.train(3)
-    print(f"the Pod was gone after {gone_seconds:.1f} s; ten steps more after {ago(deleted_at)}")
-    assert gone_seconds < GRACE_SECONDS
-    assert all(len(steps) == 1 for steps in leaver.departures().values())
-    assert not observation.events(reason="WorldBroken", of=NAME), "it left, and was not lost"
-    assert "Recovering" not in observation.job(NAME)["status"]["goodput"]["seconds"]
-    leaver.assert_no_step_was_lost()
-
-
 DRAIN = ["drain", "--ignore-daemonsets", "--delete-emptydir-data", "--force", "--timeout=240s"]
-SPOT_TAINT = "aws-node-termination-handler/spot-itn"
-
-
-@pytest.mark.needs(Capability.STORAGE, Capability.POWER)
-@pytest.mark.parametrize("notice", ["drain", "spot taint"])
-def test_a_node_that_goes_costs_no_step(
-    cluster: Cluster, observation: Observation, leaver: Leaver, notice: str
-) -> None:
-    leaver.submit()
-    leaver.train(3)
-    node = jobs.node_of(observation, f"{NAME}-worker-0-1")
-    try:
-        if notice == "drain":
-            cluster.kubectl(*DRAIN, node)
-        else:
-            cluster.kubectl("taint", "node", node, f"{SPOT_TAINT}=soon:NoExecute")
-        observation.wait_for("worker 0 on another node", lambda: is_elsewhere(observation, node))
-        leaver.train(3)
-    finally:
-        if notice == "drain":
-            cluster.kubectl("uncordon", node)
-        else:
-            cluster.kubectl("taint", "node", node, f"{SPOT_TAINT}-")
-    leaver.assert_no_step_was_lost()
-
-
-def is_elsewhere(observation: Observation, node: str) -> bool:
-    return jobs.node_of(observation, f"{NAME}-worker-0-2") not in ("", node)
 
 
 def suspend(cluster: Cluster, observation: Observation, suspended: bool) -> None:

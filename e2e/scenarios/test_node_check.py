@@ -6,10 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from e2e import checks, jobs
-from e2e.api import Kind, Object
+from e2e import checks
+from e2e.api import Object
 from e2e.cluster import Capability, Cluster
-from e2e.faults import Held, NodeProbes
 from e2e.observation import Observation
 
 TIMEOUT_SECONDS = 300
@@ -63,55 +62,3 @@ HOPELESS: dict[str, tuple[Object, str, str]] = {
     "no-such-node": ({"nodes": ["node-0", "node-99"]}, "NodeNotFound", "node-99"),
     "no-such-job": ({"jobName": "no-such-job"}, "JobNotFound", "no-such-job"),
 }
-
-
-def test_a_check_that_cannot_be_carried_out_fails_and_says_why(
-    cluster: Cluster, observation: Observation
-) -> None:
-    for name, (spec, reason, expected) in HOPELESS.items():
-        cluster.apply(checks.node_check(spec, name), observation.namespace)
-        check = checks.wait_until_finished(observation, name)
-        assert check["status"]["phase"] == "Failed"
-        failed = jobs.condition(check, "Failed")
-        assert failed["reason"] == reason, failed
-        assert expected in failed["message"]
-    assert not observation.pods()
-
-
-def test_a_check_without_the_gpu_that_it_asks_for_could_not_tell(
-    cluster: Cluster, observation: Observation
-) -> None:
-    nodes = checks.node_names(cluster)[:2]
-    spec = {"nodes": nodes, "accelerator": "nvidia.com/gpu", "timeoutSeconds": TIMEOUT_SECONDS}
-    cluster.apply(checks.node_check(spec), observation.namespace)
-    check = checks.wait_until_finished(observation)
-    assert set(checks.verdicts(check).values()) == {"Inconclusive"}
-    assert all("nvidia.com/gpu" in result["message"] for result in check["status"]["nodeResults"])
-    healthy = jobs.condition(check, "Healthy")
-    assert (healthy["status"], healthy["reason"]) == ("Unknown", "Inconclusive")
-    checks.assert_in_service(cluster, nodes)
-
-
-@pytest.mark.needs(Capability.NODE_PROCESSES)
-def test_one_node_alone_is_checked_without_a_partner_and_a_second_check_of_it_waits(
-    cluster: Cluster, observation: Observation
-) -> None:
-    node = checks.node_names(cluster)[0]
-    spec = {"nodes": [node], "timeoutSeconds": TIMEOUT_SECONDS}
-
-    def message() -> Object | None:
-        waiting = jobs.condition(observation.objects(Kind.CHECK).get("second", {}), "Running")
-        return waiting if waiting.get("reason") == "WaitingForCheck" else None
-
-    with Held(NodeProbes(observation.namespace, node)) as hold:
-        cluster.apply(checks.node_check(spec, "first"), observation.namespace)
-        observation.wait_for("a probe of the first to be held", hold.caught.is_set)
-        cluster.apply(checks.node_check(spec, "second"), observation.namespace)
-        waiting = observation.wait_for("the second to say what it waits for", message)
-    assert node in waiting["message"]
-    assert "first" in waiting["message"]
-    first = checks.wait_until_finished(observation, "first")
-    second = checks.wait_until_finished(observation, "second")
-    assert checks.verdicts(first) == checks.verdicts(second) == {node: "Healthy"}
-    assert "no partner" in jobs.condition(first, "Healthy")["message"]
-    assert first["status"]["completionTime"] <= second["status"]["startTime"]

@@ -32,22 +32,6 @@ def burner() -> Iterator[None]:
     process.wait()
 
 
-@pytest.mark.timeout(CHECKS * checks.FINISHED_SECONDS)
-@pytest.mark.usefixtures("burner")
-def test_healthy_nodes_of_a_busy_machine_pass_check_after_check(
-    cluster: Cluster, observation: Observation
-) -> None:
-    nodes = checks.node_names(cluster)
-    for number in range(CHECKS):
-        name = f"check-{number}"
-        cluster.apply(
-            checks.node_check({"nodes": nodes, "stragglerRatio": RATIO}, name), observation.namespace
-        )
-        check = checks.wait_until_finished(observation, name)
-        print(f"{name}: {checks.duration(check)}")
-        assert checks.verdicts(check) == dict.fromkeys(nodes, "Healthy"), observation.describe()
-
-
 @pytest.mark.usefixtures("burner")
 def test_a_node_throttled_to_a_tenth_is_a_straggler_and_not_a_dead_node(
     cluster: Cluster, observation: Observation

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from e2e import checks, jobs
-from e2e.api import Kind, Object
+from e2e.api import Object
 from e2e.cluster import Capability, Cluster
 from e2e.faults import Broken, NodeProbes
 from e2e.observation import Observation
@@ -70,43 +70,6 @@ def test_the_last_node_is_broken_found_cordoned_and_replaced_and_the_job_succeed
         "and the others, who passed a moment ago, are its partners"
     )
     assert len(observation.checks()) == 2
-
-
-@pytest.mark.needs(Capability.NODE_PROCESSES)
-def test_a_joiner_on_a_new_node_is_checked_and_a_killed_process_starts_no_check(
-    cluster: Cluster, observation: Observation
-) -> None:
-    namespace = observation.namespace
-    manifest = jobs.digits(cluster, namespace, workers=2, epochs=jobs.ENDLESS_EPOCHS, nodeCheck=policy())
-    cluster.apply(jobs.one_a_node(manifest), namespace)
-    before = jobs.wait_until_training(observation, 2, within_seconds=checks.FINISHED_SECONDS)
-    assert len(observation.checks()) == 1
-
-    cluster.kill_process(namespace, jobs.current_pods(observation)[1])
-    restarted = wait_for_world(observation, before["round"] + 1)
-    assert restarted["incarnations"] == [1, 1]
-    assert len(observation.checks()) == 1, "a process that dies says nothing about its node"
-
-    left = jobs.node_of(observation, "digits-worker-1-1")
-    cluster.kubectl("cordon", left)
-    try:
-        cluster.delete_pod(namespace, "digits-worker-1-1")
-        grown = wait_for_world(observation, restarted["round"] + 1)
-    finally:
-        cluster.kubectl("uncordon", left)
-    assert grown["incarnations"] == [1, 2]
-    joined = jobs.node_of(observation, "digits-worker-1-2")
-    assert joined != left
-    check = observation.checks()[1]
-    assert check["status"]["phase"] == "Succeeded"
-    assert checks.verdicts(check)[joined] == "Healthy"
-    formed_without_it = [
-        version["status"]["rendezvous"]["round"]
-        for version in observation.history[Kind.JOB]
-        if (version.get("status", {}).get("rendezvous") or {}).get("phase") == "Formed"
-        and version["status"].get("activeCheck")
-    ]
-    assert not formed_without_it, "no world is formed while a check is under way"
 
 
 def wait_for_world(observation: Observation, number: int) -> Object:

@@ -14,7 +14,6 @@ from contextlib import contextmanager, nullcontext
 import pytest
 
 from e2e import checks, embedded, jobs
-from e2e.api import Object
 from e2e.cluster import Capability, Cluster
 from e2e.deaths import Life, Mortals
 from e2e.links import INTERFACE, NodeNetworks
@@ -125,11 +124,6 @@ def test_a_link_that_breaks_between_two_hosts_that_live_costs_no_round(
         assert mortals.world()["round"] == world["round"]
         assert mortals.lives()[-1].name == life.name
         assert not mortals.last_failure()
-
-
-def silent_for(mortals: Mortals, index: int) -> list[Object]:
-    """The members that a worker's agent reports as silent."""
-    return mortals.worker(index)["status"]["agent"].get("silentPeers") or []
 
 
 def stands_by(mortals: Mortals) -> bool:

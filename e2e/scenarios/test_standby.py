@@ -10,8 +10,7 @@ from contextlib import suppress
 
 import pytest
 
-from e2e import checks, elasticity, jobs, processes
-from e2e.api import Object
+from e2e import checks, jobs, processes
 from e2e.cluster import Capability, Cluster
 from e2e.deaths import Life, Mortals
 from e2e.observation import Observation
@@ -50,84 +49,6 @@ def test_a_standby_worker_steps_in_at_once_and_is_refilled_again_and_again(
     jobs.assert_one_world_a_round(observation, mortals.name)
     assert not mortals.restarts(), "no process failed in place"
     observation.wait_for("the standby to leave with the job", lambda: not running(observation))
-
-
-def test_a_worker_too_many_that_never_starts_is_given_up_and_the_others_train(
-    cluster: Cluster, observation: Observation
-) -> None:
-    manifest = elasticity.idle(cluster, workers=2, minimum=2, maximum=2)
-    worker = manifest["spec"]["replicaSpecs"]["worker"]
-    worker["standby"] = 1
-    fails = (
-        'test $NODE_RANK != 1 || { echo "no such disk" >&2; exit 7; }; exec dlr run --no-python sleep 3600'
-    )
-    worker["template"]["spec"]["containers"][0]["command"] = ["/bin/sh", "-c", fails]
-    cluster.apply(manifest, observation.namespace)
-
-    def given_up() -> Object:
-        return jobs.warning(observation.job("idle"), "WorkersGivenUp")
-
-    observation.wait_for("a worker to be given up", given_up)
-    assert "idle-worker-1 failed 3 times in a row by the same error" in given_up()["message"]
-    assert elasticity.wait_for_world(observation, [0, 2], "idle")["round"] == 1
-    assert jobs.phase(observation, "idle") == "Running"
-    observation.wait_for(
-        "an Event of it",
-        lambda: any(event.get("reason") == "WorkersGivenUp" for event in observation.events(of="idle")),
-    )
-    uid = observation.workers("idle")[1]["metadata"]["uid"]
-    cluster.kubectl("delete", "ew", "idle-worker-1", "-n", observation.namespace)
-    observation.wait_for("it to be tried again", lambda: started_anew(observation, uid))
-
-
-def started_anew(observation: Observation, earlier_uid: str) -> bool:
-    """Whether there is another ElasticWorker, with a Pod of its own."""
-    workers = observation.workers("idle")
-    if len(workers) < 3 or workers[1]["metadata"]["uid"] == earlier_uid:
-        return False
-    return bool(workers[1].get("status", {}).get("podUid"))
-
-
-def test_who_stands_by_is_checked_beside_the_world_and_not_again_when_it_steps_in(
-    cluster: Cluster, observation: Observation
-) -> None:
-    manifest = elasticity.idle(cluster, workers=2, minimum=2, maximum=2, nodeCheck=CHECKED)
-    manifest["spec"]["replicaSpecs"]["worker"]["standby"] = 1
-    cluster.apply(jobs.one_a_node(manifest), observation.namespace)
-
-    def finished() -> set[str]:
-        made = observation.checks()
-        over = [check for check in made if check.get("status", {}).get("phase") == "Succeeded"]
-        nodes = {node for check in over for node in check["status"]["nodes"]}
-        return nodes if len(over) == len(made) else set()
-
-    def all_checked() -> bool:
-        nodes = {pod["spec"].get("nodeName") for pod in jobs.current_pods(observation, "idle")}
-        return len(nodes) == 3 and nodes == finished()
-
-    observation.wait_for("all three to be checked", all_checked)
-    world = observation.wait_for("a world", lambda: _formed(observation))
-    checked = len(observation.checks())
-    print(f"{checked} checks; world {world['round']} of {world['members']} formed for: {world['reason']}")
-    assert world["round"] == 1, "nobody stopped for it"
-
-    (stands_by,) = {0, 1, 2}.difference(world["members"])
-    lost = world["members"][0]
-    began = time.time()
-    cluster.delete_pod(
-        observation.namespace, jobs.current_pods(observation, "idle")[lost]["metadata"]["name"]
-    )
-    after = elasticity.wait_for_world(observation, sorted({stands_by, world["members"][1]}), "idle")
-    seconds = jobs.seconds_between(_rfc3339(began), after["formedAt"])
-    print(f"stepped in, checked before: world formed {seconds:.2f} s after the Pod's deletion")
-    assert after["round"] == 2
-    later = observation.checks()[checked:]
-    assert all(check["spec"]["workers"] == [lost] for check in later)
-
-
-def _formed(observation: Observation) -> Object | None:
-    world = jobs.rendezvous(observation, "idle")
-    return world if world.get("phase") == "Formed" else None
 
 
 def assert_replaced_by_standby(

@@ -32,16 +32,6 @@ def image(tmp_path_factory: pytest.TempPathFactory) -> BareVenv:
     return bare
 
 
-def test_ddp_with_snapshots_by_torchrun_on_path(
-    cluster: Cluster, observation: Observation, image: BareVenv
-) -> None:
-    job = Stranger(cluster, observation, "ddp")
-    command = ["torchrun", str(SCRIPTS / "ddp.py"), FOREVER, "--snapshot", str(job.snapshot)]
-    job.submit(command, workers=2, variables={"PATH": image.path})
-    job.survive_a_kill(victim=1)
-    assert job.loss() < GOOD_LOSS
-
-
 @pytest.mark.named
 def test_fsdp2_with_dcp_by_torchruns_own_path(
     cluster: Cluster, observation: Observation, tmp_path: Path

@@ -91,24 +91,3 @@ def test_a_rank_whose_storage_does_not_answer_is_blamed(
     assert SAMPLES_LINE in failure["message"].splitlines()[0]
     job.finish()
     assert observation.job(job.name)["status"]["restarts"] == {"Hang": 1}
-
-
-def test_a_script_without_steps_is_said_to_be_one(
-    cluster: Cluster, observation: Observation, tmp_path: Path
-) -> None:
-    image = BareVenv(tmp_path / "venv")
-    job = Stranger(cluster, observation, "stepless")
-    script = job.folder / "sleeps.py"
-    script.write_text("import os, time\nwhile not os.path.exists(os.environ['HURRY']): time.sleep(0.1)\n")
-    policy = POLICY | {"hangTimeoutSeconds": 10}  # a third of the time in which a step is looked for
-    job.submit(["torchrun", str(script)], workers=2, variables={"PATH": image.path}, elasticPolicy=policy)
-
-    def noticed() -> str | None:
-        return jobs.warning(observation.job(job.name), "NoSteps").get("message")
-
-    message = observation.wait_for("the notice that there are no steps", noticed)
-    assert message.startswith("no step in 0.5 min of training: hangs are not found")
-    observation.wait_for(
-        "its Event", lambda: any(event["reason"] == "NoSteps" for event in observation.events(of=job.name))
-    )
-    job.finish()

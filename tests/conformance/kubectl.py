@@ -6,14 +6,11 @@ import asyncio
 import json
 import os
 import subprocess
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 COMMAND_TIMEOUT_SECONDS = 300.0
-LINE_TIMEOUT_SECONDS = 300.0
 NO_HANDSHAKE = "TLS handshake timeout"
 """What kubectl says of a server that was busy for 10 s, before it has asked anything of it."""
 
@@ -31,23 +28,6 @@ class Output:
     @property
     def lines(self) -> list[str]:
         return self.stdout.splitlines()
-
-
-class Stream:
-    """A kubectl that goes on printing."""
-
-    def __init__(self, process: asyncio.subprocess.Process) -> None:
-        self.process = process
-
-    async def until(self, wanted: str) -> list[str]:
-        """All lines up to and with the first that holds `wanted`."""
-        assert self.process.stdout
-        seen: list[str] = []
-        while not seen or wanted not in seen[-1]:
-            line = await asyncio.wait_for(self.process.stdout.readline(), LINE_TIMEOUT_SECONDS)
-            assert line, seen
-            seen.append(line.decode().rstrip("\n"))
-        return seen
 
 
 @dataclass(frozen=True)
@@ -110,19 +90,3 @@ class Kubectl:
         output = await self.run(*arguments, namespace=namespace, stdin=stdin, code=None)
         assert output.code != 0, f"kubectl {' '.join(arguments)} was not refused: {output.stdout}"
         return output.stderr
-
-    @asynccontextmanager
-    async def stream(self, *arguments: str, namespace: str | None = None) -> AsyncIterator[Stream]:
-        process = await asyncio.create_subprocess_exec(
-            *self._command(arguments, namespace),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            env=self._environment(),
-        )
-        try:
-            yield Stream(process)
-        finally:
-            if process.returncode is None:
-                process.kill()
-            await process.wait()

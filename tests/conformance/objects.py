@@ -9,7 +9,7 @@ from typing import Any
 
 from controller.resources import CONFIGMAPS, LEASES, PODS, SERVICEACCOUNTS, Resource
 
-from .resources import BUDGETS, DEPLOYMENTS, WG, WIDGETS
+from .resources import BUDGETS, WG, WIDGETS
 
 JSON = dict[str, Any]
 
@@ -63,14 +63,6 @@ def pod(namespace: str, name: str, *containers: JSON, **spec: Any) -> JSON:
 def unschedulable_pod(namespace: str, name: str, *containers: JSON, **spec: Any) -> JSON:
     """A Pod that stays Pending wherever it is created, so that only the API server has a say in it."""
     return pod(namespace, name, *containers, nodeSelector={"conformance.dlr.dev/nowhere": "true"}, **spec)
-
-
-def idle_deployment(namespace: str, name: str, *containers: JSON) -> JSON:
-    """A Deployment of no replicas: a built-in whose Pod template may be changed at will."""
-    labels = {"app": name}
-    template = {"metadata": {"labels": labels}, "spec": {"containers": list(containers) or [container()]}}
-    spec = {"replicas": 0, "selector": {"matchLabels": labels}, "template": template}
-    return manifest(DEPLOYMENTS, namespace, name, spec=spec)
 
 
 def container(name: str = "main", script: str = "sleep 3600", **fields: Any) -> JSON:
@@ -194,7 +186,3 @@ def widget_crd() -> JSON:
     )
     definition["spec"]["names"]["shortNames"] = [WG]
     return definition
-
-
-def condition(kind: str, status: str = "True") -> JSON:
-    return {"type": kind, "status": status, "reason": "Tried", "message": "as the test said"}

@@ -19,9 +19,7 @@ JSON = dict[str, Any]
 
 MERGE_PATCH = "application/merge-patch+json"
 JSON_PATCH = "application/json-patch+json"
-STRATEGIC_PATCH = "application/strategic-merge-patch+json"
 APPLY_PATCH = "application/apply-patch+yaml"
-TABLE = "application/json;as=Table;v=v1;g=meta.k8s.io"
 
 REQUEST_TIMEOUT_SECONDS = 300.0
 EVENT_TIMEOUT_SECONDS = 300.0
@@ -196,8 +194,3 @@ def revision(obj: JSON) -> int:
 
 def names(body: JSON) -> list[str]:
     return [item["metadata"]["name"] for item in body["items"]]
-
-
-def causes(status: JSON) -> dict[str, str]:
-    """Field to reason, of an Invalid."""
-    return {cause["field"]: cause["reason"] for cause in status["details"]["causes"]}

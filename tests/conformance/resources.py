@@ -10,7 +10,6 @@ WORKER = os.environ.get("PYTEST_XDIST_WORKER", "")
 """Workers of one run have a kind of their own each, so that they can share an API server."""
 
 
-DEPLOYMENTS = Resource("apps", "v1", "deployments", "Deployment")
 BUDGETS = Resource("policy", "v1", "poddisruptionbudgets", "PodDisruptionBudget")
 CRDS = Resource(
     "apiextensions.k8s.io", "v1", "customresourcedefinitions", "CustomResourceDefinition", namespaced=False

@@ -8,11 +8,10 @@ import pytest
 
 from controller.resources import PODS
 
-from .accounts import POD_NAME_EXTRA, Accounts, rule
-from .conftest import Maker
+from .accounts import POD_NAME_EXTRA, Accounts
 from .objects import unschedulable_pod
 from .rawapi import Api
-from .resources import SELF_REVIEWS, WIDGETS
+from .resources import SELF_REVIEWS
 from .waiting import eventually
 
 pytestmark = pytest.mark.real
@@ -35,23 +34,3 @@ async def test_a_token_bound_to_a_pod_carries_its_name_and_dies_with_it(api: Api
     await eventually(
         lambda: bearer.call("POST", SELF_REVIEWS.path(), body=review), until=lambda reply: reply.status == 401
     )
-
-
-async def test_a_role_allows_exactly_its_verbs(api: Api, accounts: Accounts, make: Maker) -> None:
-    bearer = api.as_token(await accounts.token("reader"))
-    await make.widget()
-    await accounts.allow("reader", rule(WIDGETS.group, WIDGETS.plural, "get list watch"))
-    await accounts.becomes(bearer, 200, WIDGETS)
-    namespace = accounts.namespace
-    (await bearer.get(WIDGETS, namespace, "w")).expect(200)
-    async with bearer.watch(WIDGETS, namespace) as watch:
-        await watch.until(lambda event: event["object"]["metadata"].get("name") == "w")
-    status = (await bearer.patch(WIDGETS, namespace, "w", {"spec": {"size": 4}})).refused(403, "Forbidden")
-    assert f'cannot patch resource "{WIDGETS.plural}"' in status["message"]
-    (await bearer.delete(WIDGETS, namespace, "w")).refused(403, "Forbidden")
-    reply = await bearer.patch(WIDGETS, namespace, "w", {"status": {"phase": "x"}}, sub="status")
-    assert f'cannot patch resource "{WIDGETS.plural}/status"' in reply.refused(403, "Forbidden")["message"]
-    (await bearer.list(WIDGETS, "default")).refused(403, "Forbidden")
-    (await bearer.list(WIDGETS)).refused(403, "Forbidden")
-    (await bearer.call("DELETE", WIDGETS.path(namespace))).refused(403, "Forbidden")
-    (await bearer.list(PODS, namespace)).refused(403, "Forbidden")

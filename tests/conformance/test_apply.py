@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from typing import Any
 
 import pytest
@@ -12,7 +11,7 @@ from controller.resources import CONFIGMAPS
 from .conftest import Maker
 from .kubectl import Kubectl
 from .objects import configmap, widget
-from .rawapi import APPLY_PATCH, STRATEGIC_PATCH, Api
+from .rawapi import APPLY_PATCH, Api
 from .resources import WIDGETS
 
 pytestmark = pytest.mark.real
@@ -53,11 +52,6 @@ async def apply(
     return await api.patch(*place, obj, sub=sub, content_type=APPLY_PATCH, fieldManager=manager, **query)
 
 
-def managers(obj: JSON) -> list[tuple[str, str, str]]:
-    entries = obj["metadata"]["managedFields"]
-    return sorted((entry["manager"], entry["operation"], entry.get("subresource", "")) for entry in entries)
-
-
 async def test_an_apply_does_not_take_what_another_has_applied(api: Api, make: Maker) -> None:
     (await apply(api, configmap(make.namespace, "c", {"x": "1", "y": "1"}), "a")).expect(201)
     wanted = configmap(make.namespace, "c", {"x": "2", "z": "1"})
@@ -71,32 +65,6 @@ async def test_an_apply_does_not_take_what_another_has_applied(api: Api, make: M
     assert forced["data"] == {"x": "2", "y": "1", "z": "1"}
     owned = {entry["manager"]: entry["fieldsV1"]["f:data"] for entry in forced["metadata"]["managedFields"]}
     assert owned == {"a": {"f:y": {}}, "b": {"f:x": {}, "f:z": {}}}
-
-
-async def test_other_writes_make_owners_too(api: Api, make: Maker) -> None:
-    (await apply(api, configmap(make.namespace, "c", {"x": "1", "y": "1"}), "a")).expect(201)
-    change = {"data": {"x": "2", "z": "2"}}
-    query = {"content_type": STRATEGIC_PATCH, "fieldManager": "editor"}
-    patched = (await api.patch(CONFIGMAPS, make.namespace, "c", change, **query)).expect(200)
-    assert managers(patched) == [("a", "Apply", ""), ("editor", "Update", "")]
-    refused = await apply(api, configmap(make.namespace, "c", {"x": "1", "y": "1", "z": "1"}), "a")
-    said = refused.refused(409, "Conflict")["message"]
-    assert re.sub(r" at [^:]+Z", "", said) == (
-        'Apply failed with 2 conflicts: conflicts with "editor" using v1:\n- .data.x\n- .data.z'
-    )
-    await api.patch(CONFIGMAPS, make.namespace, "c", {"data": {"z": None}}, **query)
-    refused = await apply(api, configmap(make.namespace, "c", {"x": "1", "y": "1", "z": "1"}), "a")
-    assert ".data.z" not in refused.refused(409, "Conflict")["message"], "nobody owns what is gone"
-
-
-async def test_a_status_is_applied_by_way_of_its_own(api: Api, make: Maker) -> None:
-    obj = widget(make.namespace, "w") | {"status": {"replicas": 3}}
-    made = (await apply(api, obj, "a", WIDGETS)).expect(201)
-    assert "status" not in made and "f:status" not in made["metadata"]["managedFields"][0]["fieldsV1"]
-    told = (await apply(api, obj, "b", WIDGETS, sub="status")).expect(200)
-    assert told["status"] == {"replicas": 3}
-    assert managers(told) == [("a", "Apply", ""), ("b", "Apply", "status")]
-    (await apply(api, widget(make.namespace, "no"), "b", WIDGETS, sub="status")).refused(404, "NotFound")
 
 
 async def test_kubectl_apply_server_side(kubectl: Kubectl, namespace: str) -> None:

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
 
-from controller.resources import NODES, PODS, Resource
+from controller.resources import PODS, Resource
 
-from .kubectl import Kubectl
-from .objects import budget, manifest, pod, unschedulable_pod
-from .rawapi import Api, Reply, names
+from .objects import budget, manifest, unschedulable_pod
+from .rawapi import Api, Reply
 from .resources import BUDGETS
 from .waiting import eventually
 
@@ -77,34 +75,3 @@ async def test_an_eviction_beyond_the_budget_is_refused_and_says_what_is_needed(
     assert cause["reason"] == "DisruptionBudget"
     assert cause["message"] == "The disruption budget a needs 1 healthy pods and has 1 currently"
     (await api.delete(PODS, namespace, "two")).expect(200)
-
-
-@pytest.fixture
-async def node(embedded: Any, nodes: None, api: Api) -> AsyncIterator[str]:
-    """A node of the embedded cluster, which may be drained; it is open again afterwards."""
-    name = names((await api.list(NODES)).expect(200))[0]
-    yield name
-    (await api.patch(NODES, None, name, {"spec": {"unschedulable": None}})).expect(200)
-
-
-async def test_kubectl_drain_waits_for_the_budget(
-    kubectl: Kubectl, api: Api, namespace: str, node: str
-) -> None:
-    for name in ("one", "two"):
-        made = pod(namespace, name, labels={"app": namespace}, terminationGracePeriodSeconds=1)
-        (await api.create(PODS, made)).expect(201)
-    ready = ("wait", "pod/one", "pod/two", "--for=condition=Ready", "--timeout=300s")
-    await kubectl.run(*ready, namespace=namespace)
-    (await api.create(BUDGETS, budget(namespace, namespace, minAvailable=1))).expect(201)
-    drain = ("drain", node, "--force", f"--pod-selector=app={namespace}", "--timeout=300s")
-    async with kubectl.stream(*drain) as output:
-        await output.until("Cannot evict pod as it would violate the pod's disruption budget")
-        left = [p for p in (await api.list(PODS, namespace)).expect(200)["items"] if not _going(p)]
-        assert len(left) == 1
-        (await api.patch(BUDGETS, namespace, namespace, {"spec": {"minAvailable": 0}})).expect(200)
-        await output.until(f"node/{node} drained")
-    assert names((await api.list(PODS, namespace)).expect(200)) == []
-
-
-def _going(shown: JSON) -> bool:
-    return "deletionTimestamp" in shown["metadata"]

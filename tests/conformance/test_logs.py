@@ -9,7 +9,6 @@ import pytest
 
 from controller.resources import PODS
 
-from .conftest import Maker
 from .kubectl import Kubectl
 from .objects import container, pod
 from .rawapi import Api
@@ -52,18 +51,6 @@ async def test_logs_of_a_finished_pod(api: Api, namespace: str) -> None:
         re.match(r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d+(Z|[+-]\d\d:\d\d) \w+$", line) for line in stamped
     )
     assert (await logs(api, namespace, sinceTime="2100-01-01T00:00:00Z")).text == ""
-
-
-async def test_kubectl_follows_logs_to_the_end(kubectl: Kubectl, api: Api, make: Maker) -> None:
-    script = "echo first; i=0; while [ $i -lt 30 ]; do i=$((i+1)); echo line $i; sleep 0.05; done; echo last"
-    obj = pod(make.namespace, "p", container(script=script), restartPolicy="Never")
-    (await api.create(PODS, obj)).expect(201)
-    await reaches(api, make.namespace, "p", "Running", "Succeeded")
-    async with kubectl.stream("logs", "-f", "p", namespace=make.namespace) as output:
-        lines = await output.until("last")
-        assert await output.process.wait() == 0
-    assert lines == ["first", *(f"line {number}" for number in range(1, 31)), "last"]
-    assert (await kubectl.run("logs", "p", "--tail=1", namespace=make.namespace)).stdout == "last\n"
 
 
 async def test_logs_of_the_run_before_a_restart(kubectl: Kubectl, api: Api, namespace: str) -> None:

@@ -21,21 +21,21 @@ OTHERS = ("monitoring.coreos.com/", "kustomize.config.k8s.io/")
 """The Prometheus operator's kinds, which only its own installation serves, and kustomize's own."""
 
 
-def documents() -> Iterator[Any]:
+def documents() -> Iterator[JSON]:
     for folder in FOLDERS:
         for path in sorted((PROJECT / folder).rglob("*.yaml")):
             for document in filter(None, yaml.load_all(path.read_text(), yaml.CSafeLoader)):
                 if not document["apiVersion"].startswith(OTHERS):
-                    yield pytest.param(document, id=f"{document['kind']}-{document['metadata']['name']}")
+                    yield document
 
 
-async def collection(api: Api, document: JSON, namespace: str) -> str:
-    """Where objects of the document's kind are created, by what discovery says."""
+async def collection(api: Api, document: JSON, namespace: str) -> str | None:
+    """Where objects of the document's kind are created, by what discovery says; None where it is not served."""
     version = document["apiVersion"]
     base = f"/apis/{version}" if "/" in version else f"/api/{version}"
     reply = await api.call("GET", base)
     if reply.status == 404:
-        pytest.skip(f"this API server has no {version}")
+        return None
     served = reply.expect(200)["resources"]
     found = next(r for r in served if r["kind"] == document["kind"] and "/" not in r["name"])
     return (
@@ -43,11 +43,12 @@ async def collection(api: Api, document: JSON, namespace: str) -> str:
     )
 
 
-@pytest.mark.parametrize("document", list(documents()))
-async def test_the_projects_manifests_are_accepted(api: Api, namespace: str, document: JSON) -> None:
-    path = await collection(api, document, namespace)
-    metadata = {key: value for key, value in document["metadata"].items() if key != "namespace"}
+async def test_the_projects_manifests_are_accepted(api: Api, namespace: str) -> None:
     query = {"dryRun": "All", "fieldValidation": "Strict"}
-    reply = await api.call("POST", path, body={**document, "metadata": metadata}, query=query)
-    assert reply.status == 201 or reply.body["reason"] == "AlreadyExists", reply.text
-    assert reply.warnings == ()
+    for document in documents():
+        if (path := await collection(api, document, namespace)) is None:
+            continue
+        metadata = {key: value for key, value in document["metadata"].items() if key != "namespace"}
+        reply = await api.call("POST", path, body={**document, "metadata": metadata}, query=query)
+        assert reply.status == 201 or reply.body["reason"] == "AlreadyExists", (document["kind"], reply.text)
+        assert reply.warnings == ()

@@ -8,10 +8,8 @@ import pytest
 
 from .backend import Backend
 from .conftest import Maker
-from .kubectl import Kubectl
-from .objects import condition
 from .rawapi import Api, revision
-from .resources import WG, WIDGETS
+from .resources import WIDGETS
 
 pytestmark = pytest.mark.real
 
@@ -109,13 +107,3 @@ async def test_a_watch_of_forgotten_changes_is_told_to_list_again(
     async with api.watch(WIDGETS, make.namespace, resourceVersion=since) as watch:
         await make.widget("small")
         assert seen([await watch.next()]) == [("ADDED", "small")]
-
-
-async def test_kubectl_waits_for_a_condition(kubectl: Kubectl, api: Api, make: Maker) -> None:
-    await make.widget("w")
-    arguments = ("wait", f"{WG}/w", "--for=condition=Ready", "--timeout=300s")
-    async with kubectl.stream(*arguments, namespace=make.namespace) as output:
-        status = {"status": {"conditions": [condition("Ready")]}}
-        (await api.patch(WIDGETS, make.namespace, "w", status, sub="status")).expect(200)
-        await output.until("condition met")
-        assert await output.process.wait() == 0

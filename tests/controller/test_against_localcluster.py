@@ -10,10 +10,9 @@ import pytest
 from controller.cache import Cache
 from controller.client import AsyncClient
 from controller.errors import ConfigError, NamespaceTerminating, Unavailable
-from controller.events import EventRecorder
 from controller.kubeconfig import load_connection
 from controller.leader.lease_namespace import find_lease_namespace
-from controller.resources import CONFIGMAPS, EVENTS, NAMESPACES, ROLEBINDINGS, ROLES, SERVICEACCOUNTS
+from controller.resources import CONFIGMAPS, NAMESPACES, ROLEBINDINGS, ROLES, SERVICEACCOUNTS
 from controller.shape import WHOLE
 from controller.watch.reflector import WatchTiming
 from tests.conformance.backend import EmbeddedCluster
@@ -87,21 +86,6 @@ async def test_cache_follows_through_a_kill_and_restart_of_the_server(cluster):
             await eventually(lambda: len(store) == 1 and store.list()[0]["data"] == {"a": "2"})
             await client.patch(CONFIGMAPS, "stays", {"metadata": {"labels": {"test": None}}}, "default")
             await eventually(lambda: not store.list())  # left the selector
-
-
-async def test_events_are_accepted_and_counted(cluster):
-    async with client_to(cluster) as client:
-        about = await client.create(CONFIGMAPS, config_map("noted"))
-        recorder = EventRecorder(client, "test")
-        async with background(recorder.run()):
-            recorder.event(about, "Warning", "Noted", "something")
-            await recorder.flush(300)
-            recorder.event(about, "Warning", "Noted", "something")
-            await recorder.flush(300)
-        uid = about["metadata"]["uid"]
-        found = await client.list(EVENTS, "default", field_selector=f"involvedObject.uid={uid}")
-        assert [(event["reason"], event["count"]) for event in found["items"]] == [("Noted", 2)]
-        await client.delete(CONFIGMAPS, "noted", "default")  # other tests count what is there
 
 
 async def test_the_lease_of_an_account_that_works_from_elsewhere_is_in_its_own_namespace(cluster):

@@ -35,9 +35,8 @@ def pod(name, namespace="ns", **more):
     return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "namespace": namespace, **more}}
 
 
-@pytest.mark.real
 async def test_create_get_replace_patch_delete():
-    async with fake_api() as api, client_of(api) as client:
+    async with memory_api() as (api, client):
         created = await client.create(PODS, pod("a"))
         assert (await client.get(PODS, "a", "ns"))["metadata"]["uid"] == created["metadata"]["uid"]
         replaced = await client.replace(PODS, {**created, "spec": {"nodeName": "n"}})

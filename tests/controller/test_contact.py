@@ -19,21 +19,6 @@ def contact_with_clock():
     return Contact(gap_seconds=5, now=clock), clock
 
 
-def test_without_an_answer_contact_starts_now():
-    contact, clock = contact_with_clock()
-    assert contact.since == clock.seconds
-    clock.seconds += 50
-    assert contact.since == clock.seconds
-
-
-def test_answers_without_a_gap_keep_the_start():
-    contact, clock = contact_with_clock()
-    for _ in range(100):
-        contact.answered()
-        clock.seconds += 4
-    assert contact.since == 100
-
-
 def test_contact_reads_as_lost_before_the_first_answer_after_our_own_stop():
     """A reconcile may run first when this process is continued; it must not judge by old contact."""
     contact, clock = contact_with_clock()

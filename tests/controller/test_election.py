@@ -8,8 +8,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from controller.clock import monotonic as now
-from controller.leader.candidacy import AskKind, Candidacy, next_ask, next_at
-from controller.leader.container_end import announce, has_ended, message_of, pod_of, unique_identity
+from controller.leader.candidacy import Candidacy, next_ask, next_at
+from controller.leader.container_end import announce, has_ended, message_of, pod_of
 from controller.leader.election import (
     ElectionTiming,
     LeaseRecord,
@@ -55,14 +55,6 @@ def test_the_less_time_a_leader_has_the_sooner_it_asks_again(left_seconds: float
     leader = Candidacy("ns", "dlr", Tenure("me", TIMING, seen, leads_until=100.0))
     asking, ask = next_ask(leader, 100.0 - left_seconds, datetime(2026, 1, 1, tzinfo=UTC))
     assert ask is not None and next_at(asking) == pytest.approx(100.0 - left_seconds + waits)
-
-
-def test_a_look_at_a_pod_without_an_answer_is_soon_followed_by_another() -> None:
-    seen = observe(None, record(unique_identity()), 0.0, TIMING)
-    standby = Candidacy("ns", "dlr", Tenure("me", TIMING, seen), due_at=math.inf)
-    asking, ask = next_ask(standby, 10.0, datetime(2026, 1, 1, tzinfo=UTC))
-    assert ask is not None and ask.kind is AskKind.LOOK_AT_POD
-    assert next_at(asking) == 10.0 + TIMING.retry_period_seconds
 
 
 def test_timing_that_could_overlap_is_refused():
@@ -164,18 +156,6 @@ async def test_a_leader_whose_requests_take_less_than_half_the_deadline_keeps_le
     holding.cancel()
 
 
-async def test_an_answer_lost_for_good_costs_a_slow_server_no_leader_its_lease():
-    """The look that follows finds the renewal whose answer was lost, and counts it."""
-    api, lost = LeaseApi(), set(range(5, 300, 6))
-    count = itertools.count()
-    leader = elector(api, fate=lambda: Fate(1.0, math.inf if next(count) in lost else 1.0))
-    await leader.acquire()
-    holding = asyncio.create_task(leader.hold())
-    await asyncio.sleep(300)
-    assert leader.is_leader and not holding.done()
-    holding.cancel()
-
-
 async def test_a_lease_is_released_although_a_renewal_is_still_on_its_way():
     api, fate = LeaseApi(), PROMPT
     leader = elector(api, fate=lambda: fate)
@@ -187,16 +167,6 @@ async def test_a_lease_is_released_although_a_renewal_is_still_on_its_way():
     holding.cancel()
     await leader.release()
     assert not leader.is_leader and api.lease["spec"]["holderIdentity"] == ""
-
-
-async def test_a_restarted_process_waits_as_any_other_candidate_does():
-    api = LeaseApi()
-    first = Elector(LeaseClient(api), namespace="ns", name="dlr", timing=TIMING)
-    await first.acquire()  # and dies, with writes that may still be on their way
-    second = Elector(LeaseClient(api), namespace="ns", name="dlr", timing=TIMING)
-    died_at = now()
-    await second.acquire()
-    assert now() - died_at >= TIMING.lease_duration_seconds
 
 
 HOLDER = "dlr-controller-7f9c-abcde_0b0f2c1e-6c4f-4f5e-9c64-0d3b7b6f8a11"
@@ -238,14 +208,6 @@ async def test_a_holder_is_followed_at_once_only_if_its_own_container_has_ended(
     assert now() - seen_at < 0.6 if proves else now() - seen_at > 9
 
 
-async def test_a_deleted_pod_proves_nothing():
-    api = LeaseApi()
-    await elector(api, HOLDER).acquire()
-    began = now()
-    await elector(api, "second").acquire()
-    assert now() - began >= TIMING.lease_duration_seconds
-
-
 def test_an_identity_is_announced_only_where_a_kubelet_reads_it(tmp_path):
     path = tmp_path / "termination-log"
     announce(HOLDER, path)
@@ -261,10 +223,6 @@ def test_an_identity_is_announced_only_where_a_kubelet_reads_it(tmp_path):
 )
 def test_only_identities_of_our_own_making_name_a_pod(identity, name):
     assert pod_of(identity) == name
-
-
-def test_identities_are_unique():
-    assert unique_identity() != unique_identity()
 
 
 @pytest.mark.parametrize("change", [LeaseApi.delete, lambda api: api.put_holder("other")])

@@ -38,15 +38,6 @@ def test_too_many_similar_become_one_combined_series():
     assert combined[0].count == 20 - SIMILAR_LIMIT and combined[0].message == f"{COMBINED_PREFIX}step 19"
 
 
-def test_another_reason_or_object_is_not_similar():
-    correlator = Correlator()
-    for n in range(SIMILAR_LIMIT):
-        correlator.observe(occurrence(f"{n}"), 0)
-    other = InvolvedObject("v1", "Pod", "ns", "b", "u")
-    assert correlator.observe(occurrence("x", reason="Other"), 0).message == "x"
-    assert correlator.observe(occurrence("x", subject=other), 0).message == "x"
-
-
 def test_one_reason_of_an_object_cannot_flood_nor_drown_others_and_recovers_slowly():
     correlator = Correlator()
     written = [correlator.observe(occurrence(f"m{n}"), 0) for n in range(100)]

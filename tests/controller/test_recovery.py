@@ -85,12 +85,6 @@ async def test_a_stream_that_ends_falls_silent_or_breaks_goes_on_from_the_last_v
     )
 
 
-async def test_a_bookmark_moves_the_version_on():
-    news = event("BOOKMARK", {"metadata": {"resourceVersion": "12"}})
-    informer, asks = await asked(page(), OPENED, [news], ENDED)
-    assert asks[-1] == ("watch", "12") and informer.last_error is None
-
-
 async def test_410_for_the_whole_list_is_a_failure_not_a_loop():
     informer, asks = await asked(page(token="token"), GONE, GONE)
     assert asks[-1] == ("list", None, False) and informer.last_error is GONE

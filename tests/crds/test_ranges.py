@@ -58,7 +58,7 @@ PACKED = "r" + packed([0, *[2 * 99_999 + 1] * 99_999, *[100_000] * 100_000])[1:]
 
 @pytest.mark.parametrize(
     "text",
-    ["1,1", "0-3,2", "4-7,0-100000", "x", "r", "rAAAA", "r" + packed([1, 1])[1:], BILLIONS, PACKED],
+    ["1,1", "4-7,0-100000", "x", "rAAAA", "r" + packed([1, 1])[1:], BILLIONS, PACKED],
     ids=lambda text: text[:12],
 )
 def test_members_that_no_world_can_have_are_refused(text: str) -> None:
@@ -72,16 +72,15 @@ def test_members_of_ten_thousand_that_are_placed_by_domain_fit_into_a_world() ->
     assert len(ranked_to_text([index for rack in racks for index in rack])) <= MAX_RANKED_CHARACTERS
 
 
-@pytest.mark.parametrize("share", [0.01, 0.1, 0.3, 0.5, 0.7, 0.9, 0.99])
+@pytest.mark.parametrize("share", [0.01, 0.5, 0.99])
 def test_no_set_of_ten_thousand_slots_is_large(share: float) -> None:
     indices = scattered(10_000, share)
     assert len(to_text(indices)) <= 2_300 and from_text(to_text(indices)) == indices
     assert re.search(PATTERN, to_text(indices)), "the pattern of the CRD"
 
 
-@pytest.mark.parametrize("share", [0.1, 0.5, 0.9])
-def test_no_set_of_all_indices_that_there_are_is_refused(share: float) -> None:
-    assert len(to_text(scattered(MAX_INDEX + 1, share))) <= MAX_CHARACTERS
+def test_no_set_of_all_indices_that_there_are_is_refused() -> None:
+    assert len(to_text(scattered(MAX_INDEX + 1, 0.5))) <= MAX_CHARACTERS
 
 
 @pytest.mark.parametrize(
@@ -89,12 +88,8 @@ def test_no_set_of_all_indices_that_there_are_is_refused(share: float) -> None:
     [
         "x",
         "1-",
-        "-1",
         "2-1",
         "1,1",
-        "3,2",
-        "0-100000",
-        "0-99999999999999",
         "100000",
         "1,,2",
         "z!",

@@ -98,8 +98,3 @@ def test_an_account_reads_metrics_once_it_is_bound(server: Server, url: str) -> 
     server.as_admin("POST", collection_of(binding), binding)
     # Another token of the same account: the refusal of the first is remembered for a while.
     assert read(url, f"Bearer {server.token('default', 'prometheus')}").status_code == 200
-
-
-def test_the_controller_s_own_account_may_not_read_metrics(server: Server, url: str) -> None:
-    token = server.token(deploy.DEFAULT_NAMESPACE, "dlr-controller")
-    assert read(url, f"Bearer {token}").status_code == 403

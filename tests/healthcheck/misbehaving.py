@@ -10,12 +10,11 @@ from pathlib import Path
 
 from crds.agent_report import ProbeEnding
 from healthcheck.probes import child
-from healthcheck.probes.report import ProbeError, ProbeReport, ProbeUnavailable
+from healthcheck.probes.report import ProbeError, ProbeReport
 
 ERRORS = {
     "raise": RuntimeError("CUDA error: uncorrectable ECC error encountered"),
     "fail": ProbeError("the product is wrong"),
-    "unavailable": ProbeUnavailable("there is no such device"),
     "no-torch": ModuleNotFoundError("No module named 'torch'", name="torch"),
 }
 

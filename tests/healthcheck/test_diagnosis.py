@@ -34,7 +34,7 @@ def test_dlrover_example_six_nodes_of_which_the_sixth_is_broken() -> None:
     )
 
 
-@pytest.mark.parametrize("size", [4, 6, 33])
+@pytest.mark.parametrize("size", [4, 33])
 def test_a_node_whose_first_four_tests_fail_by_chance_is_tried_once_more(size: int) -> None:
     """At one failure in twenty tests it befalls one healthy node in 160,000: too many, over weeks of checks."""
 
@@ -126,7 +126,7 @@ def test_when_nothing_ever_passes_the_check_ends_without_blame(size: int, rounds
     assert len(played.rounds) == rounds
 
 
-@pytest.mark.parametrize("size", [3, 4, 6, 7, 16])
+@pytest.mark.parametrize("size", [3, 16])
 def test_a_bad_link_is_named_and_blames_no_node(size: int) -> None:
     played = play(fleet(size), hard((), links=[("1", "2")]))
     assert [set(found.link) for found in played.verdicts.links] == [{"1", "2"}]
@@ -179,7 +179,7 @@ def test_further_screening_rounds_meet_other_partners_across_racks() -> None:
     assert all(rack[a] != rack[b] for a, b in played.groups[0])
 
 
-@pytest.mark.parametrize("size", [6, 7, 8, 12])
+@pytest.mark.parametrize("size", [7, 12])
 def test_every_two_nodes_meet_once_in_as_many_screening_rounds_as_nodes(size: int) -> None:
     played = play(fleet(size), hard(()), Settings(screening_rounds=size))
     met = {frozenset(pair) for groups in played.groups for group in groups for pair in combinations(group, 2)}
@@ -259,7 +259,7 @@ def test_a_part_of_a_rack_whose_other_nodes_get_out_now_and_then_is_not_cut_off(
     assert any({"1", "2"} <= set(cut.nodes) for cut in found.cuts.proven) == proven
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(2))
 def test_nodes_that_are_broken_beside_a_labelled_rack_that_is_cut_off_are_found(seed: int) -> None:
     """What they fail with nodes of that rack is the rack's, and says nothing of them."""
     order = random.Random(seed).sample(fleet(100), 100)
@@ -271,7 +271,7 @@ def test_nodes_that_are_broken_beside_a_labelled_rack_that_is_cut_off_are_found(
     assert [set(found.nodes) for found in played.verdicts.domains] == [inside]
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(2))
 def test_a_half_that_no_label_tells_is_found_in_six_rounds(seed: int) -> None:
     nodes = fleet(200)
     half = set(random.Random(seed).sample([node.name for node in nodes], 100))

@@ -40,8 +40,7 @@ def flaky(chance: random.Random) -> Probe:
     return lambda _, group: GroupResult(group, chance.random() > 0.1)
 
 
-@pytest.mark.parametrize("label", NVLINK_LABELS)
-@pytest.mark.parametrize("screening", [1, 2, 4])
+@pytest.mark.parametrize(("label", "screening"), [*zip(NVLINK_LABELS, (1, 2, 4, 1), strict=True)])
 def test_a_broken_switch_is_found_within_two_more_rounds(label: str, screening: int) -> None:
     played = play(racks(16, 4, label), broken(names(9, 10, 11, 12)), Settings(screening_rounds=screening))
     (found,) = played.verdicts.domains

@@ -13,6 +13,7 @@ from healthcheck.measurements import Metric
 from healthcheck.probes import suite
 from healthcheck.probes.report import ProbeReport
 from healthcheck.probes.runner import Probe
+from tests.healthcheck.test_probe_suite import Clock
 
 PASSED = ProbeReport(ProbeEnding.PASSED, figures={"gemm_bf16_tflops": 600.0, "gemm_bf16_spread": 0.01})
 
@@ -68,10 +69,10 @@ def endings(monkeypatch: pytest.MonkeyPatch) -> dict[str, ProbeReport]:
         return result(probe.name, reports.get(probe.name, PASSED))
 
     monkeypatch.setattr(suite, "run", run)
+    monkeypatch.setattr(suite, "time", Clock())
     return reports
 
 
-@pytest.mark.real
 @pytest.mark.parametrize(
     ("report", "code", "health"),
     [
@@ -94,7 +95,6 @@ def test_exit_codes(
     assert [probe["probe"] for probe in shown["probes"]] == list(suite.TIMEOUT_SECONDS)
 
 
-@pytest.mark.real
 def test_the_table_has_a_line_for_each_probe(
     endings: dict[str, ProbeReport], capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -110,7 +110,6 @@ def test_the_table_has_a_line_for_each_probe(
     assert lines[0] == "Faulty: copies: 3 bytes changed"
 
 
-@pytest.mark.real
 def test_a_gpu_asked_for_and_not_there_is_one_sentence(
     endings: dict[str, ProbeReport], capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -119,7 +118,6 @@ def test_a_gpu_asked_for_and_not_there_is_one_sentence(
     assert capsys.readouterr().err == "dlr: A GPU was asked for, but there is no driver.\n"
 
 
-@pytest.mark.real
 def test_where_there_are_gpus_torch_must_use_them(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[Probe] = []
 
@@ -128,6 +126,7 @@ def test_where_there_are_gpus_torch_must_use_them(monkeypatch: pytest.MonkeyPatc
         return result(probe.name, ProbeReport(ProbeEnding.PASSED, figures={"gpu_count": 8}))
 
     monkeypatch.setattr(suite, "run", run)
+    monkeypatch.setattr(suite, "time", Clock())
     suite.run_local(require_gpu=False)
     assert {probe.arguments for probe in asked[1:]} == {("--device=cuda",)}
 

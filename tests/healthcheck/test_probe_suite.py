@@ -62,7 +62,7 @@ def test_a_probe_gets_no_more_than_is_left_of_the_budget(asked: Run) -> None:
     assert [probe.timeout_seconds for probe in started] == [30.0, 90.0, 40.0, 40.0]
 
 
-@pytest.mark.parametrize("hung", ALL)
+@pytest.mark.parametrize("hung", [ALL[0], ALL[-1]])
 def test_after_a_hang_the_rest_is_not_run(asked: Run, hung: str) -> None:
     started = asked({hung: (ProbeEnding.TIMED_OUT, 1e9)})
     results = suite.run_local(require_gpu=False, budget_seconds=1000.0)
@@ -71,11 +71,11 @@ def test_after_a_hang_the_rest_is_not_run(asked: Run, hung: str) -> None:
     assert results[-1].ending is ProbeEnding.TIMED_OUT
 
 
-@pytest.mark.real
 @pytest.mark.parametrize("ending", [ProbeEnding.TIMED_OUT, ProbeEnding.CRASHED])
 def test_what_passes_when_it_is_tried_once_more_was_an_accident(
     monkeypatch: pytest.MonkeyPatch, ending: ProbeEnding
 ) -> None:
+    monkeypatch.setattr(suite, "time", Clock())
     ends = iter([ending])
 
     def run(probe: Probe, cancellation: object) -> ProbeReport:
@@ -88,10 +88,10 @@ def test_what_passes_when_it_is_tried_once_more_was_an_accident(
     assert results[1].notes == ("gemm was tried twice; first: ended by SIGKILL",)
 
 
-@pytest.mark.real
 def test_what_crashes_twice_is_told_and_what_cannot_even_be_killed_at_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr(suite, "time", Clock())
     started = []
 
     def run(probe: Probe, cancellation: object) -> ProbeReport:

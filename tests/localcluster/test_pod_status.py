@@ -67,11 +67,9 @@ def test_phase_is_final_only_when_nothing_of_the_pod_runs_any_more(
     [
         ("Always", [FRESH], "Pending"),
         ("Always", [UP], "Running"),
-        ("Always", [DONE], "Running"),
         ("Always", [CRASHING], "Running"),
         ("OnFailure", [FAILED], "Running"),
         ("Never", [DONE, UP], "Running"),
-        ("Never", [FAILED, UP], "Running"),
         ("Never", [UP, FRESH], "Pending"),
     ],
 )

@@ -53,7 +53,6 @@ def pod(
 @pytest.mark.parametrize(
     ("obj", "reason"),
     [
-        (pod("Pending"), "Pending"),
         (pod("Running", RUNNING), "Running"),
         (pod("Succeeded", COMPLETED), "Completed"),
         (pod("Failed", container(terminated={"exitCode": 3})), "ExitCode:3"),
@@ -119,10 +118,8 @@ def test_custom_columns_are_read_by_their_paths_and_empty_ones_are_null() -> Non
     ("seconds", "text"),
     [
         (-5, "0s"),
-        (0, "0s"),
         (119, "119s"),
         (121, "2m1s"),
-        (601, "10m"),
         (47 * 3600, "47h"),
         (49 * 3600, "2d1h"),
     ],

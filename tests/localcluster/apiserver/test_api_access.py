@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from localcluster.apiserver import rbac, tokens
+from localcluster.apiserver import tokens
 from localcluster.apiserver.server import Serving
 from localcluster.apiserver.tokens import Claims, Reference
 from localcluster.paths import Home
@@ -21,8 +21,6 @@ pytestmark = pytest.mark.real
 
 ACCOUNTS = "/api/v1/namespaces/default/serviceaccounts"
 RBAC = "/apis/rbac.authorization.k8s.io/v1"
-TOKEN_REVIEWS = "/apis/authentication.k8s.io/v1/tokenreviews"
-ACCESS_REVIEWS = "/apis/authorization.k8s.io/v1/subjectaccessreviews"
 POLICIES = "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicies"
 BINDINGS = "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicybindings"
 
@@ -49,11 +47,6 @@ async def grant(api: Api, *rules: dict[str, Any]) -> None:
         "subjects": [{"kind": "ServiceAccount", "name": "bot", "namespace": "default"}],
     }
     await api.created(f"{RBAC}/namespaces/default/rolebindings", binding)
-
-
-def path_asked(path: str, verb: str = "get") -> dict[str, Any]:
-    """What an access review asks about a path that is no resource."""
-    return {"nonResourceAttributes": {"path": path, "verb": verb}}
 
 
 def rule(groups: list[str], resources: list[str], verbs: list[str], names: list[str] | None = None) -> dict:
@@ -85,44 +78,6 @@ async def test_expired_and_forged_tokens_are_refused(api: Api, serving: Serving)
     decoded["sub"] = "system:serviceaccount:kube-system:admin"
     forged = base64.urlsafe_b64encode(json.dumps(decoded).encode()).rstrip(b"=").decode()
     assert (await api.as_bearer(f"{header}.{forged}.{signature}").get("/version")).status == 401
-
-
-async def token_status(api: Api, token: str, *audiences: str) -> dict[str, Any]:
-    kind = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenReview"}
-    spec = {"token": token, **({"audiences": audiences} if audiences else {})}
-    answer = await api.post(TOKEN_REVIEWS, {**kind, "spec": spec})
-    assert answer.status == 201 and answer.body["kind"] == "TokenReview", answer.body
-    return dict(answer.body["status"])
-
-
-async def test_a_token_review_knows_no_false_token(api: Api) -> None:
-    bot = await bot_of(api)
-    for token in ("wrong", "a.b.c", "é" * 1000, "\x00", bot.token[:-4] + "AAAA", bot.token + "é"):
-        status = await token_status(api, token)
-        assert "authenticated" not in status and status["error"].startswith("[invalid bearer token"), token
-    for body in ({}, {"spec": {}}, {"spec": {"token": ""}}):
-        answer = await api.post(TOKEN_REVIEWS, body)
-        assert (
-            answer.status == 400 and answer.message == "token is required for TokenReview in authentication"
-        )
-
-
-async def allowed(api: Api, **spec: Any) -> bool:
-    kind = {"apiVersion": "authorization.k8s.io/v1", "kind": "SubjectAccessReview"}
-    answer = await api.post(ACCESS_REVIEWS, {**kind, "metadata": {"creationTimestamp": None}, "spec": spec})
-    assert answer.status == 201 and answer.body["spec"] == spec, answer.body
-    return bool(answer.body["status"]["allowed"])
-
-
-async def test_what_is_remembered_of_reviewed_users_is_bounded(
-    api: Api, serving: Serving, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(rbac, "KNOWN_RULES_MAX", 5)
-    for number in range(20):
-        assert not await allowed(api, user=f"user{number}", **path_asked("/x"))
-        assert not await allowed(api, user="long" * 1000 + str(number), **path_asked("/x"))
-    known = serving.cluster.authorizer._rules
-    assert len(known) <= 5 and all(len(name) < 1000 for name, _, _ in known)
 
 
 async def test_nobody_gives_away_rights_that_they_lack(api: Api) -> None:

@@ -35,17 +35,6 @@ async def test_what_is_wrong_with_a_pod_is_told_by_path(api: Api) -> None:
     assert answer.status == 403 and "no PriorityClass with name nothing" in answer.message
 
 
-async def test_a_pod_has_the_pull_secrets_of_its_account_unless_it_names_some(api: Api) -> None:
-    account = {"metadata": {"name": "puller"}, "imagePullSecrets": [{"name": "registry"}]}
-    await api.created(PODS.replace("pods", "serviceaccounts"), account)
-    own = [{"name": "own"}]
-    made = [
-        (await api.created(PODS, pod(name, serviceAccountName="puller", **spec)))["spec"]["imagePullSecrets"]
-        for name, spec in (("one", {}), ("two", {"imagePullSecrets": own}))
-    ]
-    assert made == [account["imagePullSecrets"], own]
-
-
 async def test_a_pod_is_bound_once(api: Api) -> None:
     await api.created(PODS, pod("one"))
     assert (await api.post(f"{PODS}/one/binding", BINDING)).status == 201

@@ -2,22 +2,13 @@
 
 import pytest
 
-from tests.localcluster.apiserver.api import CONFIG_MAPS, PODS, Api, pod
+from tests.localcluster.apiserver.api import CONFIG_MAPS, Api
 
 pytestmark = pytest.mark.real
 
 
 async def version(api: Api) -> str:
     return str((await api.get(CONFIG_MAPS)).body["metadata"]["resourceVersion"])
-
-
-async def test_forged_tokens_of_pages_are_refused(api: Api) -> None:
-    for number in range(2):
-        await api.created(PODS, pod(f"pod-{number}"))
-    token = (await api.get(PODS, limit=1)).body["metadata"]["continue"]
-    assert (await api.get(PODS, **{"continue": "nonsense"})).status == 400
-    answer = await api.get(CONFIG_MAPS, **{"continue": token})
-    assert (answer.status, answer.body["reason"]) == (410, "Expired")
 
 
 async def test_lists_of_other_moments_are_refused(api: Api) -> None:

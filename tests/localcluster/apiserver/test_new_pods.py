@@ -17,7 +17,6 @@ def first(**container: Any) -> dict[str, Any]:
     ("image", "policy"),
     [
         ("a", "Always"),
-        ("a:latest", "Always"),
         ("a:1", "IfNotPresent"),
         ("reg:5000/a", "Always"),
         ("a@sha256:b", "IfNotPresent"),

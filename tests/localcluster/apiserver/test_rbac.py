@@ -28,11 +28,8 @@ LOG = Attributes("get", "", "pods", "log", "default", "one")
     ("granted", "wanted", "allowed"),
     [
         (rule("", "pods", "list"), LIST, True),
-        (rule("*", "*", "*"), LIST, True),
         (rule("*", "*", "*"), LOG, True),
         (rule("", "pods", "get"), LIST, False),
-        (rule("apps", "pods", "list"), LIST, False),
-        (rule("", "nodes", "list"), LIST, False),
         (rule("", "pods", "list", "one"), LIST, False),
         (rule("", "pods", "get"), LOG, False),
         (rule("", "pods/log", "get", "one"), LOG, True),
