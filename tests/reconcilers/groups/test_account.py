@@ -14,7 +14,18 @@ from crds.job_status import MAX_EPISODES, Goodput, JobState
 from reconcilers.goodput.goodput import effective_seconds, with_ratio, with_steps_of
 from reconcilers.observed.builder import owner_reference
 from tests.reconcilers.build import NOW, later
-from tests.reconcilers.test_groups_plan import account, after, group, look, whole
+from tests.reconcilers.test_groups_plan import TIME, after, group, look, whole
+
+
+def account(seconds_trained: float, last: int) -> dict[str, Any]:
+    return {
+        "state": "Training",
+        "since": TIME,
+        "firstStep": 1,
+        "lastStep": last,
+        "stepsTimed": last,
+        "steppingSeconds": seconds_trained,
+    }
 
 
 def broken(index: int, seconds: float, message: str = "exit code 1") -> ElasticJob:
