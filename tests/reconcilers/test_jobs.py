@@ -362,19 +362,3 @@ async def test_a_failure_counts_once_though_a_suspension_overtakes_it(
         await played.run_agent(f"paused-worker-{index}")
     await played.formed("paused", 3 if is_seen_first else 2)
     assert (await played.status("paused"))["failures"] == {"UserError": 1}
-
-
-async def test_a_pod_that_failed_just_before_a_suspension_counts_once(played: Played) -> None:
-    await played.train("cut", 2)
-    ended = {"phase": "Failed", "containerStatuses": [terminated(137)]}
-    await played.pod_status("cut-worker-1-1", ended)
-    await played.client.patch(ELASTICJOBS, "cut", {"spec": {"suspend": True}}, NAMESPACE)
-    await played.phase("cut", "Suspended")
-    await played.settle(1.0)
-    assert (await played.status("cut"))["failures"] == {"Killed": 1}
-    assert await played.pods("cut") == []
-    await played.client.patch(ELASTICJOBS, "cut", {"spec": {"suspend": False}}, NAMESPACE)
-    await played.run_agent("cut-worker-0")
-    await played.run_agent("cut-worker-1", 2)
-    await played.formed("cut", 2)
-    assert (await played.status("cut"))["failures"] == {"Killed": 1}
