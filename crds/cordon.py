@@ -49,7 +49,7 @@ def _acted_by_taint(node: Mapping[str, Any]) -> Finding | None:
         ValidationError: the taint's time is unreadable.
     """
     taints = (node.get("spec") or {}).get("taints") or ()
-    ours: Mapping[str, Any] = next((each for each in taints if each["key"] == names.TAINT_UNHEALTHY), {})
+    ours = next((each for each in taints if each["key"] == names.TAINT_UNHEALTHY), {})
     if not ours.get("timeAdded"):
         return None
     causes = [Cause.HARDWARE_ERROR] if ours.get("value") == Cause.HARDWARE_ERROR else []
