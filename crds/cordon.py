@@ -32,29 +32,16 @@ def kept_on(node: Mapping[str, Any], annotation: str) -> str | None:
 
 
 def read_acted(node: Mapping[str, Any]) -> Finding | None:
-    """Return the finding that was last acted on, from the annotation of a raw Node or, without that, from the
-    taint; None if it is unreadable."""
+    """Return the finding that was last acted on, from the annotation of a raw Node; None if it is
+    unreadable."""
     written = kept_on(node, names.ANNOTATION_CORDON)
+    if written is None:
+        return None
     try:
-        finding = _acted_by_taint(node) if written is None else Finding.model_validate_json(written)
+        finding = Finding.model_validate_json(written)
     except ValidationError:
         return None
-    return finding if finding is not None and finding.is_dated else None
-
-
-def _acted_by_taint(node: Mapping[str, Any]) -> Finding | None:
-    """Return reason and time of a cordon for whose annotation a raw Node has no room; without source.
-
-    Raises:
-        ValidationError: the taint's time is unreadable.
-    """
-    taints = (node.get("spec") or {}).get("taints") or ()
-    ours: Mapping[str, Any] = next((each for each in taints if each["key"] == names.TAINT_UNHEALTHY), {})
-    if not ours.get("timeAdded"):
-        return None
-    causes = [Cause.HARDWARE_ERROR] if ours.get("value") == Cause.HARDWARE_ERROR else []
-    found = {"node": node["metadata"].get("name", ""), "verdict": Verdict.FAULTY, "causes": causes}
-    return Finding.model_validate(found | {"time": ours["timeAdded"]})
+    return finding if finding.is_dated else None
 
 
 def write_acted(finding: Finding) -> str:

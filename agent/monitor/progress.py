@@ -134,7 +134,7 @@ class ProgressFiles:
     @property
     def has_step(self) -> bool:
         """Whether a process has made a step since its start."""
-        return any(self.read_rank(rank).step is not None for rank in range(len(self._steps)))
+        return any(self.read_rank(rank).reports_steps for rank in range(len(self._steps)))
 
     def read(self) -> Snapshot:
         """Read the reports of the current processes."""

@@ -74,7 +74,7 @@ class Orphans:
         found: dict[int, None] = {}
         done = set(killed)
         for _ in range(MAX_LOOKS):
-            descendants = self._of_rounds() if sessions is None else self._in({*sessions})
+            descendants = self._of_rounds() if sessions is None else self._in_sessions({*sessions})
             found.update(dict.fromkeys(descendant.pid for descendant in descendants))
             fresh = {d.pid for d in descendants if not d.ended} - done
             if not fresh:  # a process with a pending SIGKILL cannot fork any more
@@ -107,7 +107,7 @@ class Orphans:
                 with contextlib.suppress(ChildProcessError):
                     os.waitpid(child.pid, os.WNOHANG)
 
-    def _in(self, sessions: set[int]) -> list[ProcessStat]:
+    def _in_sessions(self, sessions: set[int]) -> list[ProcessStat]:
         found = descendants()
         pids, _ = _with_descendants(found, set(), sessions, self._our_sessions())
         return [d for d in found if d.pid in pids]

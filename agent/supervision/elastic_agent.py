@@ -338,7 +338,7 @@ class DlrElasticAgent(LocalElasticAgent):
                 failed = self._note_failed(self._post_mortem.new_failures(processes))
                 failures.report_processes(ranks, failed, state, processes)
             case course.FailureSubject.LOST:
-                self._kept.note_failed_round()
+                self._kept.note_failed_round(by_a_peer=True)
                 lost, pids = self._kept.lost(processes), processes.pids
                 failed = [failure_by(error, 1, rank, pids[rank]) for rank, error in lost.items()]
                 failures.report_processes(ranks, self._note_failed(failed), state, processes)
@@ -349,7 +349,11 @@ class DlrElasticAgent(LocalElasticAgent):
             case course.FailureSubject.WAITED_FOR:
                 return failures.report_who_was_waited_for(ranks, processes, state)
             case _:
-                return failures.report_hang(processes, state, hangs=subject is course.FailureSubject.HANG)
+                hangs = subject is course.FailureSubject.HANG
+                is_reported = failures.report_hang(processes, state, hangs=hangs)
+                if hangs and is_reported:
+                    self._kept.note_failed_round()
+                return is_reported
         last = failures.last_failure
         return last is not None and not last.is_consequence
 

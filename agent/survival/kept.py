@@ -115,15 +115,26 @@ class KeptProcesses:
             elif hangs or _is_own_end(codes.get(local_rank)):
                 del self._awaited[local_rank]
                 self._refuse(self._newcomers.failed(local_rank, hangs=hangs))
-        ended = {processes.pids[rank] for rank, code in codes.items() if _is_own_end(code)}
-        if hangs or any(self._words(pid).entered for pid in ended):
+        ended = {processes.pids[rank] for rank, code in codes.items() if code and _is_own_end(code)}
+        if any(self._words(pid).entered for pid in ended):
             self.note_failed_round()
+        if self._joins and self._has_stepped():
+            self._newcomers.round_trained()
         all_train = not codes and all(self._words(pid).entered for pid in processes.pids.values())
         if all_train and not self._joins:
             self._newcomers.allow()
             self._refuse(None)
         if self._spares is not None and not codes:
             self._spares.look(wanted=all_train)
+
+    def note_failed_round(self, *, by_a_peer: bool = False) -> None:
+        """Note that a round failed by its script: a process ended by itself, or hangs.
+
+        Args:
+            by_a_peer: a collective failed instead, whose peer may have died.
+        """
+        if self._joins and not self._has_stepped():
+            self._refuse(self._newcomers.round_failed(self._round, by_a_peer=by_a_peer))
 
     def lives_on(self, processes: TrainingProcesses) -> bool:
         """Return whether any process of the round can live on."""
@@ -169,8 +180,6 @@ class KeptProcesses:
             grace_seconds: time between SIGTERM and SIGKILL for the others.
         """
         pcontext = processes.pcontext
-        if self._joins and self._has_stepped():
-            self._newcomers.round_trained()
         able = {rank: pid for rank, pid in processes.alive().items() if self._words(pid).lives_on}
         silent = self._await_leave(round_, able)
         if silent:
@@ -269,8 +278,10 @@ class KeptProcesses:
             logger.info("round=%d: %d of %d processes live on", self._round, len(self._lived), len(pids))
 
     def stop(self, grace_seconds: float) -> None:
-        """End all processes that belong to no round, with what they left running. What the round's own
-        processes left running after a good end, as an uploader, goes on."""
+        """End all processes that belong to no round, and the processes that they have started.
+
+        What the round's own processes leave running after a good end, such as an upload, goes on.
+        """
         spares = self._spares.give_up() if self._spares is not None else []
         processes = [*self._kept.values(), *spares]
         sessions = self._orphans.sessions_below([process.pid for process in processes]) if processes else ()
@@ -291,11 +302,6 @@ class KeptProcesses:
             if (bound_to := self._words(process.pid).bound_to) is not None:
                 return Place(bound_to.rank - local_rank, bound_to.world_size)
         return None
-
-    def note_failed_round(self) -> None:
-        """Note that a round failed by its script: a process ended by itself, hangs, or lost a collective."""
-        if self._joins and not self._has_stepped():
-            self._refuse(self._newcomers.round_failed(self._round))
 
     def _refuse(self, warning: str | None) -> None:
         """Inform the other agents at the next meeting whether newcomers are refused."""

@@ -44,16 +44,21 @@ class Newcomers:
             "collective before the loop over `steps`"
         )
 
-    def round_failed(self, round_: int) -> str | None:
-        """Count a joined round that failed, without a death, before any process made a step.
+    def round_failed(self, round_: int, *, by_a_peer: bool) -> str | None:
+        """Count a joined round that failed before any process made a step.
+
+        Args:
+            by_a_peer: a peer's death may be the cause, so that the first in a row has no consequence.
 
         Returns:
             a warning, where newcomers are refused from now on.
         """
         if self.are_refused:
             return None
-        self.are_refused = True
         self._failed_rounds += 1
+        if by_a_peer and self._failed_rounds == 1:
+            return None
+        self.are_refused = True
         after = FROM_NOW_ON if self._failed_rounds >= MOST_FAILED_ROUNDS else THIS_ONE
         return (
             f"no step of round {round_} has succeeded, into which processes have lived on. All processes are "

@@ -45,6 +45,10 @@ def reset_modules(modules: Sequence[nn.Module]) -> None:
         for module in _fsdp_roots(root):
             if hasattr(module._get_fsdp_state()._comm_ctx, "all_gather_state"):  # it has run
                 module.reset_iter_state()
+            else:  # parameters may have been gathered ahead of its first run
+                for group in _parameter_groups([module]):
+                    group._all_gather_result = None
+                    group.reshard()
     _drop_whole_gradients(modules)
 
 
@@ -124,6 +128,9 @@ def _bound_to_size(modules: Sequence[nn.Module], optimizers: Iterable[Optimizer]
     for mesh in meshes:
         if mesh.ndim != 1 or mesh.mesh.tolist() != list(range(torch.distributed.get_world_size())):
             return f"{mesh} is no mesh of all ranks in one dimension"
+    stages = sys.modules.get("torch.distributed.pipelining.stage")
+    if stages is not None and _living(stages._PipelineStageBase):
+        return "the stages of a pipeline have fixed ranks"
     groups = list(_parameter_groups(modules))
     if groups and (reason := _bound_by_fsdp(groups)):
         return reason

@@ -9,12 +9,11 @@ from __future__ import annotations
 
 import sys
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any
 
 _OF_SCHEDULE = ("_internal_losses", "fwd_recv_ops", "bwd_recv_ops", "unshard_ops", "unsharded_stages")
-_OF_STAGE = ("bwd_cache", "dw_runner", "backward_state")
-"""Attributes that an aborted step leaves filled, and that torch empties only in the course of a step."""
+"""Attributes that an aborted step leaves filled, and that the next one expects to be empty."""
 
 _initialized: weakref.WeakSet[Any] = weakref.WeakSet()
 """Schedules that have exchanged shapes since the last reset."""
@@ -46,17 +45,11 @@ def _first_after_reset(initialize: Callable[..., tuple[bool, bool]]) -> Callable
     ) -> tuple[bool, bool]:
         if schedule not in _initialized:
             _initialized.add(schedule)
-            _empty(schedule, _OF_SCHEDULE)
-            for stage in stages:
-                _empty(stage, _OF_STAGE)
+            for name in _OF_SCHEDULE:
+                if hasattr(schedule, name):
+                    getattr(schedule, name).clear()
             fwd_initialized = bwd_initialized = False
         return initialize(schedule, stages, args, kwargs, target, fwd_initialized, bwd_initialized, **others)
 
     wrapper.__wrapped__ = initialize  # type: ignore[attr-defined]
     return wrapper
-
-
-def _empty(owner: Any, names: Iterable[str]) -> None:
-    for name in names:
-        if hasattr(owner, name):
-            getattr(owner, name).clear()

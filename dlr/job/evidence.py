@@ -180,8 +180,7 @@ def _troubled_nodes(case: Case) -> Iterator[tuple[str, str]]:
     for state in node_states(case):
         if state.cordon:
             acted = read_acted(objects[state.name]) if state.cordon == "Cordoned" else None
-            source = f"{acted.kind} {acted.name}".rstrip() if acted else ""
-            by = f" by {source}, {reason_of(acted)}" if acted else ", not by dlr"
+            by = f" by {acted.kind} {acted.name}, {reason_of(acted)}" if acted else ", not by dlr"
             text = f"{state.cordon}{by}"
             yield state.name, text
         if state.ready is False:

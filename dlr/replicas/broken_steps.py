@@ -39,9 +39,9 @@ def is_made_again(error: Exception | None, *, is_over: bool) -> bool:
 
 
 def text_of(error: Exception) -> str:
-    """Return class and message of an error's first cause: torch wraps those of a collective."""
-    *_, first = _with_causes(error)
-    return f"{type(first).__name__}: {str(first).strip()}"
+    """Return class and message of an error, or of the cause in it that tells of a peer: torch wraps those."""
+    told = next(filter(_tells_of_peer, _with_causes(error)), error)
+    return f"{type(told).__name__}: {str(told).strip()}"
 
 
 def _with_causes(error: BaseException | None) -> Iterator[BaseException]:

@@ -226,7 +226,7 @@ def _why_unheard(job: ElasticJob) -> str:
         env = [{"name": name, "value": value} for name, value in variables.items()]
         setting = rendezvous_elsewhere({**container, "env": env})
         if setting:
-            return f"the command's torchrun leaves dlr out by {setting}, which you should remove"
+            return f"the command's torchrun may leave dlr out by {setting}: remove that"
     return (
         "the command starts no torchrun, dlr run or dlr exec, or a torchrun with another rendezvous than "
         "dlr's (--standalone, --rdzv-backend), or the Pod cannot reach the API server (a NetworkPolicy, DNS, "

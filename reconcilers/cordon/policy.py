@@ -35,8 +35,6 @@ class NodeCordon:
     """A newer finding against the node that does not decide."""
     switch: Switch | None = None
     """The switch to which the findings against the node and its neighbours point."""
-    is_recorded: bool = True
-    """Whether the annotation of `acted` fits on the Node, whose taint has only its reason and time else."""
     passes: int = 0
     """Number of tests with other nodes that it has passed since `acted`, and since its last failure."""
 

@@ -7,11 +7,8 @@ look repairs a crash between the two.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
-from datetime import datetime
 from typing import Any
 
-from controller.errors import Invalid
 from controller.reconciler import Request, Result
 from controller.resources import NODES
 from controller.wording import shortened
@@ -63,8 +60,7 @@ class NodeCordonReconciler(WithTools):
         if wanted.cordoned and not node.cordoned and not self._has_room(raw, node.switch):
             wanted = decide_cordon(node, has_room=False)
         raw = await self._write(raw, node, wanted)
-        is_recorded = not wanted.cordoned or names.ANNOTATION_CORDON in _annotations(raw)
-        await self._report(raw, node, replace(wanted, is_recorded=is_recorded))
+        await self._report(raw, node, wanted)
         self._report_ignored(node, ignored)
         is_held = wanted.is_accused and not (wanted.cordoned or wanted.is_overruled)
         return Result(HELD_SECONDS if is_held else None)
@@ -120,7 +116,7 @@ class NodeCordonReconciler(WithTools):
         return taken + units - len(domains) < limit
 
     async def _write(self, raw: dict[str, Any], node: NodeCordon, wanted: NodeCordon) -> dict[str, Any]:
-        """Write taint and finding; if the finding does not fit on the Node, its reason and time in the taint.
+        """Write taint and finding.
 
         Raises:
             Conflict: the node has changed since it was read.
@@ -128,19 +124,11 @@ class NodeCordonReconciler(WithTools):
         is_same = (wanted.acted, wanted.taint) == (node.acted, node.taint)
         if self._options.mode is not CordonMode.ENFORCE or is_same or wanted.acted is None:
             return raw
-        version = {"resourceVersion": raw["metadata"]["resourceVersion"]}
-        account = {"annotations": {names.ANNOTATION_CORDON: write_acted(wanted.acted)}}
-        patch: dict[str, Any] = {"metadata": version | account}
-        if wanted.taint != node.taint or _is_dated(raw):
+        annotations = {names.ANNOTATION_CORDON: write_acted(wanted.acted)}
+        metadata = {"resourceVersion": raw["metadata"]["resourceVersion"], "annotations": annotations}
+        patch: dict[str, Any] = {"metadata": metadata}
+        if wanted.taint != node.taint:
             patch["spec"] = {"taints": _with_taint(_taints(raw), wanted.taint) or None}
-        try:
-            return await self._client.patch(NODES, node.name, patch)
-        except Invalid as error:
-            if not has_full_annotations(error):
-                raise
-        none = {"annotations": {names.ANNOTATION_CORDON: None}}
-        taints = _with_taint(_taints(raw), wanted.taint, dated=wanted.acted.time)
-        patch = {"metadata": version | none, "spec": {"taints": taints or None}}
         return await self._client.patch(NODES, node.name, patch)
 
     async def _report(self, raw: dict[str, Any], node: NodeCordon, wanted: NodeCordon) -> None:
@@ -214,13 +202,7 @@ class NodeRecordReconciler(WithTools):
         if annotations:
             # Nobody else writes these annotations, so the write only has to be for the same Node.
             patch = {"metadata": {"uid": raw["metadata"]["uid"], "annotations": annotations}}
-            try:
-                await self._client.patch(NODES, request.name, patch)
-            except Invalid as error:
-                if not has_full_annotations(error):
-                    raise
-                message = "the Node's annotations are full (256 KiB): the record of its checks is not kept"
-                self._recorder.event(raw, "Warning", "RecordNotKept", message)
+            await self._client.patch(NODES, request.name, patch)
         return Result()
 
 
@@ -261,28 +243,11 @@ def cordon_view(node: dict[str, Any]) -> tuple[object, ...]:
     return (
         metadata["uid"],
         domain_of(node, AUTO),
-        _annotations(node).get(names.ANNOTATION_CORDON),
+        (metadata.get("annotations") or {}).get(names.ANNOTATION_CORDON),
         _taints(node),
         fault and (fault.type, fault.status),
         *((condition.get("status"), condition.get("reason")) for condition in conditions),
     )
-
-
-def has_full_annotations(error: Invalid) -> bool:
-    """Whether a Node's annotations have no room for those of a write.
-
-    https://kubernetes.io/docs/concepts/overview/working-with-objects/annotations/
-    """
-    return any(cause.field == "metadata.annotations" for cause in error.causes)
-
-
-def _annotations(node: dict[str, Any]) -> dict[str, str]:
-    return node["metadata"].get("annotations") or {}
-
-
-def _is_dated(node: dict[str, Any]) -> bool:
-    """Whether our taint has a time, which an annotation makes superfluous."""
-    return any("timeAdded" in taint for taint in _taints(node) if (taint["key"], taint["effect"]) == OURS)
 
 
 def _taints(node: dict[str, Any]) -> list[dict[str, Any]]:
@@ -290,14 +255,11 @@ def _taints(node: dict[str, Any]) -> list[dict[str, Any]]:
     return taints
 
 
-def _with_taint(
-    taints: Iterable[dict[str, Any]], value: str | None, dated: datetime | None = None
-) -> list[dict[str, Any]]:
+def _with_taint(taints: Iterable[dict[str, Any]], value: str | None) -> list[dict[str, Any]]:
     others = [taint for taint in taints if (taint["key"], taint["effect"]) != OURS]
     if value is None:
         return others
-    ours = {"key": OURS[0], "value": value, "effect": OURS[1]}
-    return [*others, ours | ({} if dated is None else {"timeAdded": dated.strftime("%Y-%m-%dT%H:%M:%SZ")})]
+    return [*others, {"key": OURS[0], "value": value, "effect": OURS[1]}]
 
 
 def _with_fault(finding: Finding, fault: NodeFault | None) -> Finding:

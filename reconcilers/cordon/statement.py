@@ -22,7 +22,6 @@ from reconcilers.observed.options import CordonMode, CordonOptions
 HELD = "CordonHeld"
 OVERRULED = "CordonOverruled"
 REPORTED = "CordonReported"
-NO_ROOM = "the Node's annotations are full (256 KiB), so only its taint and this condition say why"
 
 
 @dataclass(frozen=True)
@@ -47,8 +46,6 @@ def statement_on(
         accused: whether one of the conditions is True now, so that it may have to become False.
     """
     stated = wanted.stated
-    if stated is not None and not stated.source:
-        return None  # of a taint, which has less of it than the condition
     if stated is not None and (wanted.cordoned or wanted.is_accused):
         return _accusation(node, wanted, stated, options)
     if stated is not None and wanted.suspicion is not None and not node.cordoned:
@@ -72,8 +69,7 @@ def _accusation(node: NodeCordon, wanted: NodeCordon, stated: Finding, options: 
     if options.mode is CordonMode.REPORT and not node.cordoned:
         return _suspected(stated, REPORTED, NOT_ENFORCED, "Warning", REPORTED)
     true, false = ConditionStatus.TRUE, ConditionStatus.FALSE
-    done = "cordoned" if wanted.is_recorded else f"cordoned ({NO_ROOM})"
-    return Statement(true, false, reason_of(stated), _sentence(stated, done), "Warning", "Cordoned")
+    return Statement(true, false, reason_of(stated), _sentence(stated, "cordoned"), "Warning", "Cordoned")
 
 
 def _suspected(

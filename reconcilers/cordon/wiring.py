@@ -28,7 +28,7 @@ from reconcilers.findings.finished import BY_VERDICT
 from reconcilers.observed.domains import AUTO, domain_of
 from reconcilers.observed.options import CordonMode, CordonOptions
 from reconcilers.observed.trust import CLUSTER, Trust, may_cordon
-from reconcilers.predicates import change_of, without_report
+from reconcilers.predicates import change_of, generation_of, without_report
 from reconcilers.runtime.kinds import ELASTICWORKERS, NODECHECKS
 from reconcilers.runtime.tools import Tools
 
@@ -123,8 +123,8 @@ def is_stated(node: Object) -> bool:
 
 @change_of
 def more_than_metadata(check: Object) -> object:
-    """The spec and status of a NodeCheck, from which its verdicts follow; tenants may label it often."""
-    return check["metadata"]["uid"], check["spec"], check.get("status")
+    """What the verdicts of a NodeCheck follow from; tenants may label it often."""
+    return generation_of(check), check.get("status"), check["metadata"].get("deletionTimestamp")
 
 
 @change_of

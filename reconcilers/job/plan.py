@@ -13,7 +13,7 @@ from datetime import datetime
 
 from controller.resources import Object
 from crds.job_status import ElasticJobStatus
-from crds.phases import JobPhase, RendezvousPhase
+from crds.phases import JobPhase
 from reconcilers.conditions import pods, reported
 from reconcilers.conditions.life import why_stopped
 from reconcilers.conditions.table import TABLE
@@ -102,7 +102,7 @@ def plan_job(seen: ObservedJob, now: datetime) -> JobPlan:
         return plan_finished(seen, now)
     look = without_surplus(wanted(seen, now))
     if seen.job.stops:
-        plan = _stop(look)
+        plan = written(look, suspended(look, dissolve(look.published, why_stopped(seen.job))))
     else:
         success = "all workers finished" if has_succeeded(look.workers, look.published) else ""
         plan = plan_end(look, success) or _train(look)
@@ -223,15 +223,6 @@ def _end_of(look: DesiredJob, success: str) -> tuple[JobPhase, str, str] | None:
     if why := deadline_exceeded(job, now):
         return JobPhase.FAILED, "DeadlineExceeded", why
     return None
-
-
-def _stop(look: DesiredJob) -> JobPlan:
-    """Plan a suspended job. Failures that agents reported before they saw the suspension count."""
-    job, workers, published, failures = look.job, look.workers, look.published, None
-    if published.phase is RendezvousPhase.FORMED:
-        there = Assembly(published, participants_of(job, workers, look.seen.ages), bounds_of(job), look.now)
-        failures = assess(job, workers, {}, there.breaks, look.now)
-    return written(look, suspended(look, dissolve(published, why_stopped(look.seen.job)), failures))
 
 
 def _train(look: DesiredJob) -> JobPlan:

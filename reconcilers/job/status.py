@@ -61,11 +61,9 @@ def going_on(
     )
 
 
-def suspended(
-    look: DesiredJob, world: Rendezvous | None, failures: Assessment | None = None
-) -> ElasticJobStatus:
+def suspended(look: DesiredJob, world: Rendezvous | None) -> ElasticJobStatus:
     """Return the status of a suspended job, or of a resumed one whose old Pods are still being replaced."""
-    return status_of(judged(replace(look, phase=JobPhase.SUSPENDED, rendezvous=world)), failures=failures)
+    return status_of(judged(replace(look, phase=JobPhase.SUSPENDED, rendezvous=world)))
 
 
 def ended(

@@ -154,8 +154,8 @@ def _adjusted(job: ElasticJob, type_: str, vacant: frozenset[int]) -> Slots:
 def _spared(job: ElasticJob, before: int, workers: Sequence[ElasticWorker]) -> list[int]:
     """Return the slots to retire in place of later ones that a smaller count would remove.
 
-    While a world is broken, the memory of its members may have the only copies of its newest step. So workers
-    with a checkpoint stay in place of those without one, whose Pods are new or yet to come. Places in units
+    While there is no world, the memory of its members may have the only copies of its newest step. So workers
+    with a newer checkpoint stay in place of those with an older one or none. Places in units
     and needed workers of a job with extra ones depend on the order of slots, which is kept there.
     """
     spec, world = job.spec.replica_specs[names.WORKER], job.status.world
@@ -164,9 +164,7 @@ def _spared(job: ElasticJob, before: int, workers: Sequence[ElasticWorker]) -> l
         return []
     slots, count = slots_of(job, names.WORKER).wanted(slot_count(spec, before)), slot_count(spec)
     steps = {w.spec.index: step for w in workers if (step := _step_in_memory(w)) is not None}
-    newest_first = sorted(slots[count:], key=lambda index: -steps.get(index, -1))
-    by_worth = [*slots[:count], *newest_first]
-    kept = frozenset(sorted(by_worth, key=lambda index: index not in steps)[:count])
+    kept = frozenset(sorted(slots, key=lambda index: -steps.get(index, -1))[:count])
     return [index for index in slots if index < max(kept, default=0) and index not in kept]
 
 

@@ -35,6 +35,8 @@ from reconcilers.scaleplan.plan_request import impossible, refusal
 
 APPLIED = "Applied"
 """Type of the condition."""
+WAITS = "WriteRefused"
+"""Reason of the condition while a webhook keeps the plan from being written into the job."""
 MOST_REFUSALS = 10
 """Limit of plans that a look refuses: each is compared with all nodes. Refusals trigger the next look."""
 
@@ -80,7 +82,7 @@ def refused_by_server(plan: ScalePlan, error: str) -> PlanVerdict:
 
 def delayed(plan: ScalePlan, error: WebhookUnavailable) -> PlanVerdict:
     message = shortened(f"waits: the job's counts cannot be changed: {error}", MAX_CONDITION_MESSAGE)
-    return PlanVerdict(plan, None, "WriteRefused", message)
+    return PlanVerdict(plan, None, WAITS, message)
 
 
 def without_job(plans: Iterable[ScalePlan]) -> list[PlanVerdict]:
@@ -129,7 +131,11 @@ def applied(plan: ScalePlan, job: ElasticJob) -> PlanVerdict:
 
 
 def age(plan: ScalePlan) -> tuple[datetime, int, str]:
-    """Sort key of plans by age, the newest last; within one second, by the last write of each."""
+    """Sort key of plans by age, the newest last; within one second, by the last write of each.
+
+    The plan that waits for a webhook counts as the older: it was chosen before, and its status was written.
+    """
     metadata = plan.metadata
-    written = version_number(metadata.resource_version) or 0
+    waits = any(each.reason == WAITS for each in plan.status.conditions)
+    written = 0 if waits else version_number(metadata.resource_version) or 0
     return metadata.creation_timestamp or LONG_AGO, written, metadata.name

@@ -249,12 +249,9 @@ def _with_pod(
     if judged.phase is WorkerPhase.SUCCEEDED:
         return _completed(named, pod)
     end = judged.end if judged.phase is WorkerPhase.FAILED else None
-    if end is None or "deletionTimestamp" in pod["metadata"]:
+    if end is None or seen.owner_ended is None or "deletionTimestamp" in pod["metadata"]:
         return named
-    if seen.owner_ended is not None:
-        return _in_an_ended_job(named, end, seen.owner_ended)
-    # A suspended job's agents leave without an error, so this one failed before.
-    return _as_judged(worker, named, pod, seen, now) if has_run and worker.spec.job_name else named
+    return _in_an_ended_job(named, end, seen.owner_ended)
 
 
 def _as_judged(

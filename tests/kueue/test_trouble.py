@@ -137,7 +137,8 @@ async def test_a_slice_that_kueue_admits_while_it_is_removed_does_not_stop_the_j
     def after_kueue(write: Write) -> JSON:
         if write.verb == "delete" and write.resource == WORKLOADS and not refused:
             cluster.api.set_quota(8)
-            cluster.api.kueue.settle()
+            while moves := cluster.api.kueue.moves():
+                moves[0].do()
             refused.append(write.name)
             try:
                 apply(write)

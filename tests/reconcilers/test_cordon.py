@@ -7,10 +7,8 @@ from typing import Any
 
 import pytest
 
-from controller.errors import Invalid
 from controller.resources import NAMESPACES, NODES
 from crds import names
-from crds.cordon import read_acted
 from reconcilers.findings.record import read_record
 from reconcilers.findings.reference import Reference, read_reference
 from reconcilers.observed.options import CordonMode, CordonOptions
@@ -326,57 +324,3 @@ async def test_record_of_a_node_has_its_last_checks_and_no_more_than_there_is_ro
 
     await ward.until("both checks are in the record", is_kept)
     assert {r.verdict for r in read_record(await ward.node("a"))} == {"Healthy"}
-
-
-class Full:
-    """A Node whose annotations have no room for dlr's."""
-
-    def __init__(self, ward: Ward) -> None:
-        assert ward.process is not None
-        ward.process.before_write = self.refuse
-        self.is_full = True
-
-    def refuse(self, write: Write) -> None:
-        added = write.body.get("metadata", {}).get("annotations", {})
-        if self.is_full and write.resource == NODES and any(added.values()):
-            cause = {"field": "metadata.annotations", "reason": "FieldValueTooLong", "message": "Too long"}
-            raise Invalid(422, "Invalid", "metadata.annotations: Too long", {"causes": [cause]})
-
-
-async def test_node_with_full_annotations_is_cordoned_by_its_taint_and_says_where_the_account_is(
-    ward: Ward,
-) -> None:
-    await ward.add_nodes("a")
-    full = Full(ward)
-    check = await ward.judge("a", faultyNodes=["a"])
-    node = await ward.until_said("a", "True", "CheckFailed")
-    (taint,) = node["spec"]["taints"]
-    assert taint == UNHEALTHY | {"timeAdded": ward.timestamp()}
-    (condition,) = (c for c in node["status"]["conditions"] if c["type"] == names.CONDITION_UNHEALTHY)
-    assert f"NodeCheck default/{check} found this node faulty" in condition["message"]
-    assert "its taint and this condition say why" in condition["message"]
-    await ward.event("a", "RecordNotKept")
-    await ward.client.delete(NODECHECKS, check, NAMESPACE)
-    ward.begin()
-    Full(ward)
-    await ward.settle(1.0)
-    assert (await ward.node("a"))["status"] == node["status"], "nothing is lost with the check"
-    full = Full(ward)
-    await ward.judge("a")
-    await ward.until_said("a", "False", "CheckPassed")
-    assert not await ward.taints("a")
-    full.is_full = False
-
-
-async def test_account_moves_to_the_annotation_once_that_has_room(ward: Ward) -> None:
-    await ward.add_nodes("a")
-    full = Full(ward)
-    await ward.judge("a", faultyNodes=["a"])
-    await ward.until_said("a", "True", "CheckFailed")
-    full.is_full = False
-    await ward.judge("a", faultyNodes=["a"])
-    await ward.settle(1.0)
-    node = await ward.node("a")
-    acted = read_acted(node)
-    assert node["spec"]["taints"] == [UNHEALTHY] and acted is not None and acted.name == "check-2"
-    assert "annotations" not in str(node["status"]["conditions"])

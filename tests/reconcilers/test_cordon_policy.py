@@ -129,21 +129,3 @@ def test_fleet_stays_within_the_limit_and_each_removed_taint_stays_away(
             assert not (node.cordoned and node.is_accused) or fleet[name].cordoned, "nobody is evicted"
         assert sum(node.cordoned for node in fleet.values()) <= limit
         assert not any(fleet[name].cordoned for name in overruled)
-
-
-@pytest.mark.parametrize(
-    ("taint", "causes"), [("CheckFailed", ()), ("HardwareError", (Cause.HARDWARE_ERROR,)), (None, None)]
-)
-def test_a_cordon_without_annotation_is_read_from_the_time_of_its_taint(
-    taint: str | None, causes: tuple[Cause, ...] | None
-) -> None:
-    """A taint of somebody else has no time: the API server writes that for NoExecute alone."""
-    written = {"key": names.TAINT_UNHEALTHY, "value": taint or "by-hand", "effect": "NoSchedule"}
-    if taint:
-        written["timeAdded"] = "2026-01-01T00:00:00Z"
-    acted = read_acted({"metadata": {"name": "a"}, "spec": {"taints": [written]}})
-    assert (acted is None) if causes is None else (acted is not None and acted.causes == causes)
-    if acted is not None:
-        assert reason_of(acted) == taint and not acted.healthy
-    written["timeAdded"] = "soon"
-    assert read_acted({"metadata": {"name": "a"}, "spec": {"taints": [written]}}) is None

@@ -7,17 +7,18 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
+from controller.errors import WebhookUnavailable
 from crds import names
 from crds.elasticjob import ElasticJob
 from crds.elasticworker import ElasticWorker, WorkerPhase
 from crds.model import ResourceRequirements
 from crds.rendezvous import Rendezvous
-from crds.scaleplan import ScalePlan
+from crds.scaleplan import ScalePlan, ScalePlanStatus
 from reconcilers.observed.slots import wanted_slots
 from reconcilers.scale.request import Origin, ScaleRequest, own_request, pending
 from reconcilers.scale.rolling import Freshness
 from reconcilers.scale.uptake import is_from_scale_subresource, take_up, with_moves_done
-from reconcilers.scaleplan.verdicts import choose_plan
+from reconcilers.scaleplan.verdicts import choose_plan, delayed
 from tests.reconcilers.build import NOW, job, report, worker
 
 COUNT = {"f:spec": {"f:replicaSpecs": {"f:worker": {"f:replicas": {}}}}}
@@ -127,15 +128,28 @@ def verdicts(of: ElasticJob, *plans: ScalePlan) -> tuple[str | None, dict[str, s
     return chosen.metadata.name if chosen else None, {v.plan.metadata.name: v.phase.value for v in found}
 
 
-def plan(name: str, created: int = 0, index: int = 1) -> ScalePlan:
+def plan(name: str, created: int = 0, index: int = 1, version: int = 1) -> ScalePlan:
     metadata = {
         "name": name,
+        "resourceVersion": str(version),
         "namespace": "default",
         "uid": f"uid-{name}",
         "creationTimestamp": f"2026-01-01T00:00:{created:02}Z",
     }
     spec = {"ownerJob": "digits", "migratePods": [{"id": index}]}
     return ScalePlan.model_validate({"metadata": metadata, "spec": spec})
+
+
+def test_a_plan_that_waits_for_a_webhook_is_not_newer_for_the_write_that_says_so() -> None:
+    first, second = plan("first", version=10), plan("second", version=11)
+    status = delayed(first, WebhookUnavailable("it is away", status=500)).act(NOW).body["status"]
+    waits = first.model_copy(
+        update={
+            "status": ScalePlanStatus.model_validate(status),
+            "metadata": first.metadata.model_copy(update={"resource_version": "12"}),
+        }
+    )
+    assert verdicts(known(), waits, second) == ("second", {"first": "Superseded"})
 
 
 def test_a_look_refuses_some_plans_and_the_next_look_others() -> None:
@@ -194,7 +208,7 @@ def test_without_a_world_a_worker_that_runs_has_taken_over_though_its_agent_spea
 
 
 @given(st.data())
-def test_a_smaller_count_removes_no_worker_with_a_checkpoint_while_one_without_stays(
+def test_a_smaller_count_removes_no_worker_with_a_newer_checkpoint_than_one_that_stays(
     data: st.DataObject,
 ) -> None:
     """Of a broken world: its newest step may be in the memory of these Pods alone."""
@@ -220,9 +234,7 @@ def test_a_smaller_count_removes_no_worker_with_a_checkpoint_while_one_without_s
     if phase == "Formed":
         assert kept == slots[:count], "all leave by vote, after the same step"
         return
-    holders = {index for index in gone if memory[index] is not None}
-    assert not holders or all(memory[index] is not None for index in kept)
-    newest = max((memory[index] or 0 for index in holders), default=0)
-    assert all((memory[index] or 0) >= newest for index in kept if index not in slots[:count])
+    step = {index: -1 if found is None else found for index, found in memory.items()}
+    assert max(map(step.__getitem__, gone), default=-1) <= min(map(step.__getitem__, kept))
     again, *_ = take_up(after, Freshness(), [], NOW, workers=workers)
     assert wanted_slots(again, names.WORKER) == kept

@@ -330,7 +330,7 @@ async def test_a_job_that_shrinks_while_a_lost_pod_recovers_keeps_the_pod_with_t
     played: Played,
 ) -> None:
     await played.train("smaller", 2)
-    await played.say("smaller-worker-1", {"memory": {"step": 28}})
+    await played.run_agent("smaller-worker-1", state="Running", observed_round=1, memory={"step": 28})
     ended = {"phase": "Failed", "containerStatuses": [terminated(1)]}
     await played.pod_status("smaller-worker-0-1", ended)
     await played.until("its next Pod", lambda: played.client.get(PODS, "smaller-worker-0-2", NAMESPACE))
@@ -338,43 +338,6 @@ async def test_a_job_that_shrinks_while_a_lost_pod_recovers_keeps_the_pod_with_t
     await played.client.patch(ELASTICJOBS, "smaller", fewer, NAMESPACE)
     await played.settle(1.0)
     assert await played.pods("smaller") == ["smaller-worker-1-1"]
-    await played.say("smaller-worker-1", {"state": "Ready"})
+    await played.run_agent("smaller-worker-1", observed_round=1, memory={"step": 28})
     world = await played.formed("smaller", 2)
     assert world["members"] == [1]
-
-
-@pytest.mark.parametrize("is_seen_first", [True, False], ids=["seen", "overtaken"])
-async def test_a_failure_counts_once_though_a_suspension_overtakes_it(
-    played: Played, is_seen_first: bool
-) -> None:
-    await played.train("paused", 2)
-    time = played.now().strftime("%Y-%m-%dT%H:%M:%SZ")
-    await played.say("paused-worker-1", {"state": "Failed", "failure": failure(time)})
-    if is_seen_first:
-        await played.settle()
-    await played.client.patch(ELASTICJOBS, "paused", {"spec": {"suspend": True}}, NAMESPACE)
-    status = await played.phase("paused", "Suspended")
-    assert status["restarts"] == status["failures"] == {"UserError": 1}
-    assert status["lastFailure"]["message"] == "ValueError: bad"
-    await played.settle(1.0)
-    await played.client.patch(ELASTICJOBS, "paused", {"spec": {"suspend": False}}, NAMESPACE)
-    for index in range(2):
-        await played.run_agent(f"paused-worker-{index}")
-    await played.formed("paused", 3 if is_seen_first else 2)
-    assert (await played.status("paused"))["failures"] == {"UserError": 1}
-
-
-async def test_a_pod_that_failed_just_before_a_suspension_counts_once(played: Played) -> None:
-    await played.train("cut", 2)
-    ended = {"phase": "Failed", "containerStatuses": [terminated(137)]}
-    await played.pod_status("cut-worker-1-1", ended)
-    await played.client.patch(ELASTICJOBS, "cut", {"spec": {"suspend": True}}, NAMESPACE)
-    await played.phase("cut", "Suspended")
-    await played.settle(1.0)
-    assert (await played.status("cut"))["failures"] == {"Killed": 1}
-    assert await played.pods("cut") == []
-    await played.client.patch(ELASTICJOBS, "cut", {"spec": {"suspend": False}}, NAMESPACE)
-    await played.run_agent("cut-worker-0")
-    await played.run_agent("cut-worker-1", 2)
-    await played.formed("cut", 2)
-    assert (await played.status("cut"))["failures"] == {"Killed": 1}

@@ -126,7 +126,7 @@ def told_of_command(container: dict[str, Any], **spec: Any) -> str:
 )
 def test_what_leaves_dlr_out_is_named(container: dict[str, Any], setting: str) -> None:
     message = told_of_command(container)
-    assert f"leaves dlr out by {setting}, which you should remove" in message
+    assert f"may leave dlr out by {setting}: remove that" in message
 
 
 @pytest.mark.parametrize("command", [["torchrun", "--rdzv-backend=dlr", "train.py"], ["bash", "train.sh"]])

@@ -204,6 +204,8 @@ async def test_labels_of_a_finished_check_wake_no_node(town: Town) -> None:
     assert looks["nodecordon"] and looks["noderecord"]
     labelled = town.put(NODECHECKS, check | {"metadata": check["metadata"] | {"labels": {"a": "b"}}})
     assert not labelled["nodecordon"] and not labelled["noderecord"]
+    leaving = check["metadata"] | {"deletionTimestamp": "2026-01-01T13:00:00Z", "finalizers": ["a.b/c"]}
+    assert town.put(NODECHECKS, check | {"metadata": leaving})["nodecordon"], "its verdicts count no more"
 
 
 async def test_each_controller_serves_another_namespace_next_and_checks_of_administrators_first(

@@ -198,9 +198,12 @@ class Gone(dist.Work):
         raise RuntimeError("Connection reset by peer")
 
 
-def test_a_gather_that_was_begun_ahead_may_fail(world_of_one: None) -> None:
+@pytest.mark.parametrize("has_run", [True, False])
+def test_a_gather_that_was_begun_ahead_may_fail(world_of_one: None, has_run: bool) -> None:
     net: Any = sharded()
-    before = gradients(net)
+    before = gradients(sharded())
+    if has_run:
+        gradients(net)
     for group in living_modules._parameter_groups([net]):
         group.unshard(async_op=True)
         group._all_gather_result = group._all_gather_result._replace(all_gather_work=Gone())

@@ -311,7 +311,7 @@ def test_newcomers_are_tried_again_when_all_have_started_again_and_train_but_not
     assert newcomers.start_all(train=True), "four in a row: the script cannot be joined"
 
 
-@pytest.mark.parametrize("how", ["hangs", "is lost", "raises", "aborts"])
+@pytest.mark.parametrize("how", ["hangs", "raises", "aborts"])
 def test_after_a_joined_round_that_fails_without_a_step_all_start_again(
     newcomers: Newcomers, how: str
 ) -> None:
@@ -320,17 +320,31 @@ def test_after_a_joined_round_that_fails_without_a_step_all_start_again(
 
     def fails() -> bool:
         newcomers.join()
-        if how == "is lost":
+        if how == "hangs":
             agent.kept.note_failed_round()
         if code := {"raises": 1, "aborts": -signal.SIGABRT}.get(how):
             newcomers.processes.exit_codes[1] = code
-        return newcomers.look(hangs=how == "hangs")
+        return newcomers.look()
 
     for _ in range(2):
         assert fails()
         assert not newcomers.start_all(train=True)
     assert fails()
     assert newcomers.start_all(train=True), "three in a row: each one costs a round"
+
+
+def test_one_joined_round_may_be_lost_by_a_death_that_is_not_known_yet(newcomers: Newcomers) -> None:
+    agent = newcomers.agent
+    for refuses in (False, True):
+        newcomers.join()
+        agent.kept.note_failed_round(by_a_peer=True)
+        assert agent.memory.no_newcomers == refuses
+
+
+def test_a_process_that_ends_well_in_a_joined_round_has_nothing_left_to_do(newcomers: Newcomers) -> None:
+    newcomers.join()
+    newcomers.processes.exit_codes[1] = 0
+    assert not newcomers.look()
 
 
 def test_a_process_that_is_killed_in_a_joined_round_says_nothing_of_its_script(newcomers: Newcomers) -> None:
@@ -344,6 +358,7 @@ def test_a_joined_round_with_a_step_may_fail(newcomers: Newcomers) -> None:
     for has_stepped in (False, True, False, True, False):
         newcomers.join()
         agent.has_stepped = has_stepped
+        newcomers.look()
         agent.kept.note_failed_round()
         assert agent.memory.no_newcomers != has_stepped
         agent.kept.keep(newcomers.round, newcomers.processes, 1.0)
