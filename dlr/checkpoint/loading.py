@@ -11,7 +11,6 @@ from agent.slots.format import Mark
 from agent.slots.process_files import MemoryResume
 from agent.slots.slot import DamagedError
 from controller.errors import Error
-from controller.wording import counted
 from crds.checkpoint_files import CheckpointTrouble, Tier
 from dlr.checkpoint import storage
 from dlr.checkpoint.choosing import choose
@@ -183,7 +182,7 @@ class Loading:
         if name is not None:
             raise MismatchError(
                 f"the checkpoint {where} is for {ranks} ranks alone: of {name} each rank had one of its own, "
-                f"under one name, which cannot be divided between {counted(self._here.world_size, 'rank')}; "
+                f"under one name, which cannot be divided between {self._here.world_size} ranks; "
                 f"go on with {ranks} ranks. If the ranks were to be equal, train in DistributedDataParallel "
                 "or FSDP2; if not, give what they do not share names of their own"
             )

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 import crds
-from dlr.bundle.agent import _PROTOCOL
+from dlr.bundle.agent import _PROTOCOL, contents
 from dlr.bundle.relocate import PARTS, RelocationError, relocated
 
 MODULES = {"agent", "agent.world", "crds", "crds.names"}
@@ -53,3 +53,16 @@ def test_what_the_shared_modules_import_of_crds_is_shipped_with_them() -> None:
             _, _, module = (node.module or "").partition(".")
             imported = {module} if module else {each.name for each in node.names}
             assert {f"{each}.py" for each in imported} <= {*_PROTOCOL}, f"crds/{name}"
+
+
+def test_the_zip_has_each_module_of_ours_that_one_in_it_imports() -> None:
+    files = {path: source for path, source in contents().items() if path.endswith(".py")}
+    modules = {path.removesuffix(".py").removesuffix("/__init__").replace("/", ".") for path in files}
+    imports = {
+        (node.module, path)
+        for path, source in files.items()
+        for node in ast.walk(ast.parse(source))
+        if isinstance(node, ast.ImportFrom) and node.module and node.module.partition(".")[0] == "dlr"
+    }
+    missing = {(module, path) for module, path in imports if module not in modules}
+    assert missing == {("dlr.client", "dlr/__init__.py")}, "which is imported where it is used"
