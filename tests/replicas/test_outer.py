@@ -169,7 +169,7 @@ class Saving:
 
 
 def weights_of(model: nn.Linear) -> list[float]:
-    return [float(weight) for weight in model.weight.flatten()]
+    return [float(weight) for weight in model.weight.detach().flatten()]
 
 
 def test_a_save_under_way_is_waited_for_before_the_outer_step_changes_parameters() -> None:
