@@ -65,7 +65,7 @@ class Orphans:
 
         Args:
             killed: ids of processes that have got a SIGKILL already.
-            sessions: sessions of these processes, and None for all; others' daemons go on.
+            sessions: the only sessions whose processes, with their descendants, are killed; None for all.
 
         Returns:
             The process ids, including zombies; parents come before their children. All of them become

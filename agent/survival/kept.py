@@ -118,7 +118,7 @@ class KeptProcesses:
         ended = {processes.pids[rank] for rank, code in codes.items() if code and _is_own_end(code)}
         if any(self._words(pid).entered for pid in ended):
             self.note_failed_round()
-        if self._joins and self._has_stepped():
+        if self._joins and self._newcomers.failed_rounds and self._has_stepped():
             self._newcomers.round_trained()
         all_train = not codes and all(self._words(pid).entered for pid in processes.pids.values())
         if all_train and not self._joins:

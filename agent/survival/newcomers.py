@@ -19,7 +19,7 @@ class Newcomers:
         """Whether all processes start again after a failure, so that none joins others."""
         self._failed: dict[int, int] = {}
         """Number of newcomers in a row that have not reached their loop, by local rank."""
-        self._failed_rounds = 0
+        self.failed_rounds = 0
         """Number of joined rounds in a row that ended by themselves without a step."""
 
     def reached_loop(self, local_rank: int) -> None:
@@ -55,11 +55,11 @@ class Newcomers:
         """
         if self.are_refused:
             return None
-        self._failed_rounds += 1
-        if by_a_peer and self._failed_rounds == 1:
+        self.failed_rounds += 1
+        if by_a_peer and self.failed_rounds == 1:
             return None
         self.are_refused = True
-        after = FROM_NOW_ON if self._failed_rounds >= MOST_FAILED_ROUNDS else THIS_ONE
+        after = FROM_NOW_ON if self.failed_rounds >= MOST_FAILED_ROUNDS else THIS_ONE
         return (
             f"no step of round {round_} has succeeded, into which processes have lived on. All processes are "
             f"started again after {after}. Make the same collectives in a process's first step as in all "
@@ -68,9 +68,9 @@ class Newcomers:
 
     def round_trained(self) -> None:
         """Note a joined round in which a process made a step."""
-        self._failed_rounds = 0
+        self.failed_rounds = 0
 
     def allow(self) -> None:
         """Allow newcomers again, after all processes have started again and train."""
         failed = max(self._failed.values(), default=0)
-        self.are_refused = failed >= MOST_RETRIED or self._failed_rounds >= MOST_FAILED_ROUNDS
+        self.are_refused = failed >= MOST_RETRIED or self.failed_rounds >= MOST_FAILED_ROUNDS

@@ -7,6 +7,7 @@ such method, the first step fails, and all processes start again (`agent.surviva
 
 from __future__ import annotations
 
+import functools
 import sys
 import weakref
 from collections.abc import Callable
@@ -33,6 +34,7 @@ def reset_schedules() -> None:
 def _first_after_reset(initialize: Callable[..., tuple[bool, bool]]) -> Callable[..., tuple[bool, bool]]:
     """Return `_initialize_pp_stages`, for which no schedule is initialized before its first call."""
 
+    @functools.wraps(initialize)
     def wrapper(
         schedule: Any,
         stages: list[Any],
@@ -51,5 +53,4 @@ def _first_after_reset(initialize: Callable[..., tuple[bool, bool]]) -> Callable
             fwd_initialized = bwd_initialized = False
         return initialize(schedule, stages, args, kwargs, target, fwd_initialized, bwd_initialized, **others)
 
-    wrapper.__wrapped__ = initialize  # type: ignore[attr-defined]
     return wrapper

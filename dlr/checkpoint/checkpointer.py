@@ -566,7 +566,7 @@ class Checkpointer:
         if to_storage or (is_wanted and not is_saved and self._memory is None):
             self._storage.leave()
             to_storage = is_wanted = self._writes
-            if not self._writes:
+            if not is_wanted:
                 self._notice.withdraw_storage()
             is_saved = is_wanted and self._save(step, to_storage)  # other ranks, with equal states, do it too
         else:

@@ -40,8 +40,8 @@ def is_made_again(error: Exception | None, *, is_over: bool) -> bool:
 
 def text_of(error: Exception) -> str:
     """Return class and message of an error, or of the cause in it that tells of a peer: torch wraps those."""
-    told = next(filter(_tells_of_peer, _with_causes(error)), error)
-    return f"{type(told).__name__}: {str(told).strip()}"
+    cause = next(filter(_tells_of_peer, _with_causes(error)), error)
+    return f"{type(cause).__name__}: {str(cause).strip()}"
 
 
 def _with_causes(error: BaseException | None) -> Iterator[BaseException]:

@@ -155,8 +155,8 @@ def _spared(job: ElasticJob, before: int, workers: Sequence[ElasticWorker]) -> l
     """Return the slots to retire in place of later ones that a smaller count would remove.
 
     While there is no world, the memory of its members may have the only copies of its newest step. So workers
-    with a newer checkpoint stay in place of those with an older one or none. Places in units
-    and needed workers of a job with extra ones depend on the order of slots, which is kept there.
+    with a newer checkpoint stay in place of those with an older one or none. Places in units and needed
+    workers of a job with extra ones depend on the order of slots, which is kept there.
     """
     spec, world = job.spec.replica_specs[names.WORKER], job.status.world
     is_free = job.spec.elastic_policy.node_unit == 1 and base_of(job) is None and not job.stops
