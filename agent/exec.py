@@ -149,7 +149,6 @@ class Execution:
         self._port = ReservedPort() if self._slot.each_round else None
         port = NO_STORE if self._port is None else self._port.number
         self._reporter: Reporter = link.reporter(AgentFacts(port, 1, accelerators.detect()), cleanup)
-        self._wake_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         mark = f"{ENV_SHARDS_SOCKET}={self._desk.path}"
         self._command = Command(words, {**environ, ENV_SHARDS_SOCKET: self._desk.path}, mark)
         self._started: Terms | None = None
@@ -163,7 +162,7 @@ class Execution:
         """Start it, and stay until it has failed, the job has ended, or this Pod stops."""
         for signum in {signal.SIGTERM, *(STOP_SIGNALS - signals.ignored)}:
             signal.signal(signum, self._note_signal)
-        signal.signal(signal.SIGCHLD, self._note_child)
+        signal.signal(signal.SIGCHLD, lambda *_: None)  # a signal with a handler ends `_wait`
         adopt("commands")
         try:
             if self._slot == CommandSlot(self._slot.type, self._slot.member):
@@ -180,10 +179,6 @@ class Execution:
 
     def _note_signal(self, signum: int, _frame: FrameType | None) -> None:
         self._stop_signal = signal.SIGTERM if signum == signals.NOTICE else signum
-        os.eventfd_write(self._wake_fd, 1)
-
-    def _note_child(self, _signum: int, _frame: FrameType | None) -> None:
-        os.eventfd_write(self._wake_fd, 1)
 
     def _supervise(self) -> int:
         while True:
@@ -278,7 +273,7 @@ class Execution:
     def _wait(self) -> None:
         poll = select.poll()
         exit_fd = self._command.exit_fd
-        for fd in (self._watcher.fileno(), self._wake_fd, *(() if exit_fd is None else (exit_fd,))):
+        for fd in (self._watcher.fileno(), *(() if exit_fd is None else (exit_fd,))):
             poll.register(fd, select.POLLIN)
         waits = [JOB_END_SECONDS] if self._has_succeeded else []
         if self._failed is not None:
@@ -288,8 +283,6 @@ class Execution:
             self._reporter.progress(within_seconds=usage_seconds)
             waits.append(usage_seconds)
         poll.poll(min(waits) * 1000 if waits else None)
-        with contextlib.suppress(BlockingIOError):
-            os.eventfd_read(self._wake_fd)
 
     def _end(self) -> None:
         """End the command within the grace; a shorter one if its round is broken, since it may hang."""

@@ -93,6 +93,7 @@ class Link:
         )
         watcher.start()
         cleanup.callback(watcher.stop)
+        cleanup.enter_context(watcher.woken_by_signals())
         groups = _groups_watcher(api, me, desk) if me.grouped_job else None
         if groups is not None:
             groups.start()

@@ -12,10 +12,11 @@ import contextlib
 import logging
 import os
 import random
+import signal
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Generic, TypeVar
 
 from agent.kube.api import GROUP_PATH, AgentApi
@@ -35,6 +36,8 @@ SHORT_SECONDS = 1.0
 """Length below which a watch without events counts as failed, as in client-go."""
 
 MAX_WAIT_SECONDS = 5.0
+PIPE_BYTES = 65536
+"""Capacity of a pipe on Linux (pipe(7))."""
 
 View = TypeVar("View")
 
@@ -74,9 +77,10 @@ class Watcher(threading.Thread, Generic[View]):
         self._parse = parse
         self._missing = missing
         self._watch_seconds = watch_seconds
-        self._wake_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._news_fd, self._wake_fd = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         # Not at exit, when the thread may still write to it; the kernel closes it then.
-        weakref.finalize(self, os.close, self._wake_fd).atexit = False
+        for descriptor in (self._news_fd, self._wake_fd):
+            weakref.finalize(self, os.close, descriptor).atexit = False
         self._view: View | None = None
         self._resource_version: str | None = None
         self._on_change: Callable[[], None] = lambda: None
@@ -87,7 +91,23 @@ class Watcher(threading.Thread, Generic[View]):
 
     def fileno(self) -> int:
         """Return the descriptor to poll for reading."""
-        return self._wake_fd
+        return self._news_fd
+
+    @contextlib.contextmanager
+    def woken_by_signals(self) -> Iterator[None]:
+        """Make `fileno()` readable at each signal that has a handler; do nothing but in the main thread.
+
+        Handlers run there, between two bytecodes. A signal that comes just before a system call, or that the
+        kernel gives to another thread, as it does after a SIGSTOP, would otherwise end no wait.
+        """
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        before = signal.set_wakeup_fd(self._wake_fd, warn_on_full_buffer=False)
+        try:
+            yield
+        finally:
+            signal.set_wakeup_fd(before)
 
     def view(self) -> View | None:
         """Return the newest view; None before the first answer of the API server."""
@@ -96,7 +116,7 @@ class Watcher(threading.Thread, Generic[View]):
     def take(self) -> View | None:
         """Return the newest view, and make `fileno()` unreadable until the next change."""
         with contextlib.suppress(BlockingIOError):
-            os.eventfd_read(self._wake_fd)
+            os.read(self._news_fd, PIPE_BYTES)
         return self._view
 
     def read(self) -> View:
@@ -117,7 +137,7 @@ class Watcher(threading.Thread, Generic[View]):
         `fileno()` becomes readable.
         """
         self._stop_event.set()
-        os.eventfd_write(self._wake_fd, 1)
+        self._wake()
 
     def run(self) -> None:
         retry = retrying(self._stop_event, self._warnings, max_wait_seconds=MAX_WAIT_SECONDS)
@@ -192,5 +212,9 @@ class Watcher(threading.Thread, Generic[View]):
     def _show(self, view: View) -> None:
         if view != self._view:
             self._view = view
-            os.eventfd_write(self._wake_fd, 1)
+            self._wake()
             self._on_change()
+
+    def _wake(self) -> None:
+        with contextlib.suppress(BlockingIOError):  # it is full, so it is readable
+            os.write(self._wake_fd, b"\0")

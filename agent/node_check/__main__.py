@@ -55,7 +55,9 @@ def main() -> int:
         reporter = _reporter(api, me, listener.port, heartbeat)
         reporter.start()
         cleanup.callback(_report_end, reporter)
-        CheckDuties(api, me, reporter, me.owner_name).run(until_over=True)
+        duties = CheckDuties(api, me, reporter, me.owner_name)
+        cleanup.enter_context(duties.watcher.woken_by_signals())
+        duties.run(until_over=True)
     return 0
 
 

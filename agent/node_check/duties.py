@@ -68,7 +68,7 @@ class CheckDuties:
         self._name = check_name
         self._oom = OomWatch.of_pod(me.pod_uid)
         self._stopped = threading.Event()
-        self._watcher = Watcher(
+        self.watcher = Watcher(
             api,
             "nodechecks",
             me.namespace,
@@ -81,8 +81,8 @@ class CheckDuties:
     def run(self, *, until_over: bool = False) -> None:
         """Carry out duties until `stop`; with `until_over`, until the check is over or gone."""
         poll = select.poll()
-        poll.register(self._watcher.fileno(), select.POLLIN)
-        self._watcher.start()
+        poll.register(self.watcher.fileno(), select.POLLIN)
+        self.watcher.start()
         try:
             while True:
                 view, duty = self._look()
@@ -94,16 +94,16 @@ class CheckDuties:
                 with contextlib.suppress(Cancelled):
                     self._carry_out(view, duty)
         finally:
-            self._watcher.stop()
+            self.watcher.stop()
 
     def stop(self) -> None:
         """End `run`, from another thread. A running probe is ended, and not reported."""
         self._stopped.set()
-        self._watcher.stop()
+        self.watcher.stop()
 
     def _look(self) -> tuple[WorkerCheck | None, Duty | None]:
         """Return the newest view of the check and the next duty; None for each that there is not."""
-        view = self._watcher.take()
+        view = self.watcher.take()
         if view is None or self._stopped.is_set():
             return view, None
         return view, next_duty(view, self._reporter.latest.check)
@@ -118,7 +118,7 @@ class CheckDuties:
         if report is None or report.uid != view.uid:
             report = AgentCheck(view.uid)
         self._oom.reset()
-        cancellation = Cancellation(self._watcher.fileno(), lambda: self._look()[1] != duty)
+        cancellation = Cancellation(self.watcher.fileno(), lambda: self._look()[1] != duty)
         if isinstance(duty, LocalTests):
             logger.info("testing this node: check=%s", self._name)
             results = [excused(result, self._oom) for result in self._local_tests(view, cancellation)]

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
-import os
+import select
+import signal
 import threading
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import pairwise
@@ -10,7 +11,7 @@ import pytest
 
 from agent.facts.world import WorldView
 from agent.kube.api import ApiClient, _event
-from agent.kube.watcher import IDLE_SECONDS, SHORT_SECONDS, Watcher
+from agent.kube.watcher import IDLE_SECONDS, PIPE_BYTES, SHORT_SECONDS, Watcher
 from controller.errors import ApiError, Gone, SilentWatch, Unauthorized, Unavailable, error_of
 from tests.agent.fake_cluster import JOB, NAMESPACE, FakeCluster
 from tests.played.schedule import Schedule, play_seeds
@@ -229,14 +230,41 @@ def test_a_watch_that_ends_is_opened_again(
     assert ("RecursionError: a defect of ours" in caplog.text) is isinstance(end, RecursionError)
 
 
+def is_readable(watcher: Watcher[WorldView]) -> bool:
+    return bool(select.select([watcher], [], [], 0)[0])
+
+
+def test_a_signal_ends_a_wait_that_its_handler_cannot_end() -> None:
+    watcher = watcher_of(Script())
+    before = signal.signal(signal.SIGUSR2, lambda *_: None)
+    try:
+        with watcher.woken_by_signals():
+            assert not is_readable(watcher)
+            signal.raise_signal(signal.SIGUSR2)  # its handler has run before the wait
+            assert is_readable(watcher)
+            watcher.take()
+            assert not is_readable(watcher)
+        signal.raise_signal(signal.SIGUSR2)
+        assert not is_readable(watcher)
+    finally:
+        signal.signal(signal.SIGUSR2, before)
+
+
+def test_a_watcher_with_unread_news_takes_any_number() -> None:
+    watcher = watcher_of(Script())
+    for _ in range(PIPE_BYTES + 1):
+        watcher.stop()
+    watcher.take()
+    assert not is_readable(watcher)
+
+
 def test_it_wakes_with_changes_alone() -> None:
     watcher = watcher_of(Script())
 
     def is_woken() -> bool:
-        try:
-            return bool(os.eventfd_read(watcher.fileno()))
-        except BlockingIOError:
-            return False
+        woken = is_readable(watcher)
+        watcher.take()
+        return woken
 
     world = {"metadata": {"resourceVersion": "5"}, "spec": {"jobPhase": "Running"}}
     watcher.feed({"type": "ADDED", "object": world})
