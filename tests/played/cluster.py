@@ -40,6 +40,8 @@ LATE_SECONDS = 60.0
 """The most that a write of a dead controller is on its way: an API server gives up on it then."""
 LEASE_SECONDS = (13.0, 17.0)
 """Time from the end of a leader that falls silent until another one leads."""
+HEARS_SECONDS = 45.0
+"""The most after which a host that was cut off has stopped what was replaced: judgement of a hang, and grace."""
 STARTED_AT = 1_000.0
 """What a schedule's clock says at the beginning."""
 
@@ -111,6 +113,8 @@ class Cluster:
         self.delays, self.lengths = Delays(), Lengths()
         self.api, self.hosts = ServedApi(self.schedule), Hosts()
         self.leader_host = ELSEWHERE
+        self._severed: list[Agent] = []
+        """Agents that lived when their host was no longer cut off."""
         self.agents: dict[str, Agent] = {}
         """Every one that there ever was, by the uid of its Pod."""
         self.trainings: dict[tuple[str, int], Training] = {}
@@ -433,8 +437,11 @@ class Cluster:
 
     def mend(self) -> None:
         """All hosts that have power reach each other again."""
+        cut_off = (agent for agent in self.agents.values() if agent.host in self.hosts.cut_off)
+        self._severed += [agent for agent in cut_off if agent.lives]
         self.hosts.broken.clear()
         self.hosts.cut_off &= self.lost_nodes
+        self.schedule.after(HEARS_SECONDS, "no host goes on that was cut off", self._see_none_severed)
         for agent in self.agents.values():
             if agent.lives:
                 self.show_world(agent)
@@ -521,10 +528,21 @@ class Cluster:
             is_whole = all(part.alive() for part in before.parts.values())
             is_replaced = other == last and is_whole and not set(before.world.members) & set(world.members)
             for member, part in before.parts.items():
-                if part.agent.host in self.hosts.cut_off:
+                if part.agent.host in self.hosts.cut_off or part.agent in self._severed:
                     continue  # it ends no step, and stops when it hears of the later round
                 if part.alive() and (is_replaced or member.index in slots):
                     self.wrong.append(f"round {key[1]} begins and {member} is in round {other[1]}")
+
+    def _see_none_severed(self) -> None:
+        """An agent that was cut off, and has heard that it was replaced, has stopped."""
+        members = {member for training in self.trainings.values() for member in training.world.members}
+        for agent in self._severed:
+            mine = agent.me.member
+            is_replaced = any(
+                each.index == mine.index and each.incarnation > mine.incarnation for each in members
+            )
+            if is_replaced and agent.lives and agent.host not in self.hosts.cut_off:
+                self.wrong.append(f"{mine} goes on, and was replaced")
 
     def _see_no_later(self, key: tuple[str, int], what: str) -> None:
         if any(it.parts and self._place(other) > self._place(key) for other, it in self.trainings.items()):
