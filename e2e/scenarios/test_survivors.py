@@ -27,7 +27,10 @@ STORM_SEED = int(os.environ.get("STORM_SEED", "0"))
 pytestmark = pytest.mark.needs(Capability.STORAGE, Capability.NODE_PROCESSES)
 
 
-@pytest.mark.parametrize("kind", ["fsdp", "hsdp", "tp", "pp", "interleaved", "ddp", "plain"])
+@pytest.mark.parametrize(
+    "kind",
+    ["fsdp", "hsdp", "tp", "pp", "interleaved", "zero-bubble", "zero-bubble-v", "dual", "ddp", "plain"],
+)
 def test_a_killed_process_costs_its_peers_neither_their_processes_nor_a_step(
     cluster: Cluster, observation: Observation, kind: str
 ) -> None:
