@@ -17,7 +17,7 @@ from crds.phases import JobPhase, RendezvousPhase
 from crds.rendezvous import Rendezvous
 from reconcilers.failure.meaning import meaning_of
 from reconcilers.failure.memory import MemoryRoom, refused_with_more
-from reconcilers.failure.policy import Renewal
+from reconcilers.failure.renewals import Renewal
 from reconcilers.goodput.goodput import NOT_YET_TRAINING
 from reconcilers.job.times import TOLERANCE
 from reconcilers.look import DesiredJob
