@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 
 from crds import ranges
-from crds.findings import Cause, Verdict
+from crds.findings import Verdict
 from crds.phases import JobPhase, RendezvousPhase
 from simulator import objects
 from simulator.account import TimeUse, part_of
@@ -336,7 +336,7 @@ class Crew:
         faulty, slow = judged(
             state.fleet.diagnosis, state.nodes.ill, set(self.slow), idle.values(), state.rng
         )
-        state.convicted |= dict.fromkeys(faulty, Cause.PAIR_TEST)
+        state.convicted |= set(faulty)
         nodes = list(idle.values())
         place = {node: at for at, node in enumerate(nodes)}
         sets = {Verdict.FAULTY: faulty, Verdict.STRAGGLER: slow}
