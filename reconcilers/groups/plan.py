@@ -175,11 +175,9 @@ def _events(seen: ObservedGroups, published: Membership, status: ElasticJobStatu
         is_less = there & old - new and phase is not JobPhase.SUSPENDED
         message = train_together(membership, seen.count)
         yield Event("Warning" if is_less else "Normal", "GroupsChanged", message)
-    own = (
-        warning for warning in status.warnings if warning.type in WARNINGS
-    )  # others are the groups' Events
-    for warning in own:
-        if warning_of(before.warnings, warning.type) is None:
+    for warning in status.warnings:
+        is_own = warning.type in WARNINGS  # for all others, the groups have Events
+        if is_own and warning_of(before.warnings, warning.type) is None:
             yield Event("Warning", warning.type, warning.message)
     if phase is before.phase or phase is None:
         return
