@@ -211,7 +211,7 @@ class Crew:
         node = state.nodes.take_free(forbidden, {number_of(name) for name in worker.spec.excluded_nodes})
         if node is None:
             self.pending.add(index)
-            self.job.put(objects.waiting(worker, state.at(), unschedulable=True))
+            self.job.put(objects.waiting(self.job.job, worker, state.at(), unschedulable=True))
             return
         self.pending.discard(index)
         self._use(index, node)
@@ -240,7 +240,7 @@ class Crew:
         if node in self.state.down:
             return  # nothing starts there
         now = self.state.at()
-        self.job.put(objects.ready(objects.with_pod(worker, name_of(node), now), now))
+        self.job.put(objects.ready(objects.with_pod(self.job.job, worker, name_of(node), now), now))
         self.fresh = self.fresh or not self.trains
         self.look()
 
