@@ -114,14 +114,8 @@ class WorkerReconciler(WithTools):
         pod = await self._find_pod(worker, earlier)
         leavers = self._slots.of(worker) if assignment.trains else NOBODY_LEAVES
         if pod is None and earlier is None and _wants_pod(assignment):
-            obstacle = self._unless_it_waits(assignment, leavers)
-            if obstacle is None:
-                pod, obstacle = await self._maker.start(assignment)
+            pod, obstacle = await self._start(assignment, raw, leavers)
             if obstacle is not None:
-                if obstacle.counts_ended:
-                    await self._delete_earlier_pods(assignment, even_last=True)
-                if obstacle.is_reported:
-                    await self._write_unscheduled(assignment, raw, obstacle, leavers)
                 return Result(obstacle.retry_seconds)
             lease, again = None, None  # the Lease is new, and no agent has renewed it yet
         else:
@@ -151,6 +145,19 @@ class WorkerReconciler(WithTools):
         lacks_node = seen.node is None and bool(assignment.topology_keys or assignment.domain_policy)
         seconds_left = self._silences.seconds_to_miss(assignment) if is_heard and not lacks_node else None
         return Result(min(waits, default=None), seconds_left)
+
+    async def _start(
+        self, assignment: Assignment, raw: Object, leavers: Leavers
+    ) -> tuple[Object | None, Obstacle | None]:
+        """Create the Pod, or report why it has to wait."""
+        pod, obstacle = None, self._unless_it_waits(assignment, leavers)
+        if obstacle is None:
+            pod, obstacle = await self._maker.start(assignment)
+        if obstacle is not None and obstacle.counts_ended:
+            await self._delete_earlier_pods(assignment, even_last=True)
+        if obstacle is not None and obstacle.is_reported:
+            await self._write_unscheduled(assignment, raw, obstacle, leavers)
+        return pod, obstacle
 
     def _unless_it_waits(self, assignment: Assignment, leavers: Leavers) -> Obstacle | None:
         """Why a Pod that would train at once has to wait; None for a Pod whose agent waits for a world."""
