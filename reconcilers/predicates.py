@@ -17,6 +17,7 @@ from reconcilers.observed.containers import has_ended
 from reconcilers.observed.device_taints import DeviceTaints, taint_view
 from reconcilers.observed.hardware import fault_view
 from reconcilers.observed.reach import silent_peers
+from reconcilers.observed.trust import may_cordon
 from reconcilers.runtime.kinds import DEVICETAINTRULES, RESOURCECLAIMS, RESOURCESLICES
 
 
@@ -152,3 +153,14 @@ def wakes_by_device_taints(
 
     for resource in (RESOURCESLICES, RESOURCECLAIMS, DEVICETAINTRULES):
         controller.watches(resource, map_function, predicate=change_of(taint_view))
+
+
+@change_of
+def more_than_metadata(check: Object) -> object:
+    """What the verdicts of a NodeCheck follow from; tenants may label it often."""
+    return generation_of(check), check.get("status"), check["metadata"].get("deletionTimestamp")
+
+
+def cordon_label_changes(change: Change) -> bool:
+    """Whether the Namespace's may-cordon label changed, which is rare, and triggers a look at all nodes."""
+    return may_cordon(change.old) != may_cordon(change.new)

@@ -105,7 +105,7 @@ def add_all(
     roles.add(strategies)
     gang.add(manager, tools, gates)
     kueue.add(manager, tools, gates, is_wanted=queues)
-    nodecheck.add(manager, tools, pods or PodOptions(), strategies, owners)
+    nodecheck.add(manager, tools, pods or PodOptions(), cordons or CordonOptions(), strategies, owners)
     add_jobs(manager, tools, pods or PodOptions(), strategies)
     autoscaling.add(manager, tools)
     evictions.add(manager, tools, holds)

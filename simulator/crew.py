@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 
 from crds import ranges
-from crds.findings import Cause, Verdict
+from crds.findings import Verdict
 from crds.phases import JobPhase, RendezvousPhase
 from simulator import objects
 from simulator.account import TimeUse, part_of
@@ -211,7 +211,7 @@ class Crew:
         node = state.nodes.take_free(forbidden, {number_of(name) for name in worker.spec.excluded_nodes})
         if node is None:
             self.pending.add(index)
-            self.job.put(objects.waiting(worker, state.at(), unschedulable=True))
+            self.job.put(objects.waiting(self.job.job, worker, state.at(), unschedulable=True))
             return
         self.pending.discard(index)
         self._use(index, node)
@@ -240,7 +240,7 @@ class Crew:
         if node in self.state.down:
             return  # nothing starts there
         now = self.state.at()
-        self.job.put(objects.ready(objects.with_pod(worker, name_of(node), now), now))
+        self.job.put(objects.ready(objects.with_pod(self.job.job, worker, name_of(node), now), now))
         self.fresh = self.fresh or not self.trains
         self.look()
 
@@ -336,7 +336,7 @@ class Crew:
         faulty, slow = judged(
             state.fleet.diagnosis, state.nodes.ill, set(self.slow), idle.values(), state.rng
         )
-        state.convicted |= dict.fromkeys(faulty, Cause.PAIR_TEST)
+        state.convicted |= set(faulty)
         nodes = list(idle.values())
         place = {node: at for at, node in enumerate(nodes)}
         sets = {Verdict.FAULTY: faulty, Verdict.STRAGGLER: slow}

@@ -191,7 +191,7 @@ def trained(job: ElasticJob, least: int, hidden: int) -> PlannedJob:
     made = PlannedJob(job, least, hidden)
     for index in made.look(objects.EPOCH).new_pods:
         now = objects.at(1.0)
-        worker = objects.with_pod(made.workers[index], f"{objects.JOB}-{index}", now)
+        worker = objects.with_pod(job, made.workers[index], f"{objects.JOB}-{index}", now)
         made.put(objects.ready(worker, now))
     if job.spec.node_check.enabled:
         _checked(made)

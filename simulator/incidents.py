@@ -176,7 +176,7 @@ def _members_fall_silent(crew: Crew, nodes: list[int]) -> None:
         for index, incarnation in lives.items():
             worker = crew.job.workers.get(index)
             if worker is not None and worker.spec.incarnation == incarnation:
-                crew.job.put(objects.silent(worker, timeout, state.at()))
+                crew.job.put(objects.silent(crew.job.job, worker, timeout, state.at()))
         crew.look()
 
     state.clock.after(timeout, noticed)
@@ -204,7 +204,7 @@ def _preempted(crew: Crew, node: int) -> None:
     if index in crew.job.world.members and crew.trains:
         crew.stop_training(planned=True)
         crew.state.count_interruption()
-    crew.job.put(objects.deleted(worker, crew.state.at(), preempted=True))
+    crew.job.put(objects.deleted(crew.job.job, worker, crew.state.at(), preempted=True))
     crew.look()
 
 
@@ -214,7 +214,7 @@ def pod_is_deleted(crew: Crew, node: int) -> None:
     if index in crew.job.world.members and crew.job.is_formed:
         crew.stop_training(planned=False, survives=crew.state.fleet.policies.replicas > 0)
         crew.state.count_interruption()
-    crew.job.put(objects.deleted(crew.job.workers[index], crew.state.at(), preempted=False))
+    crew.job.put(objects.deleted(crew.job.job, crew.job.workers[index], crew.state.at(), preempted=False))
     crew.look()
 
 

@@ -1,16 +1,14 @@
 """Nodes of a fleet: free, in use or out of service; repairs and cordons.
 
-The controller's policy decides on cordons (`reconcilers/cordon/policy.py`) and their limit.
+The controller's limit of cordons applies (`reconcilers/observed/options.py`).
 """
 
 from __future__ import annotations
 
 import random
 from dataclasses import dataclass, field
-from datetime import datetime
 
-from crds.findings import Cause, Finding, Verdict
-from reconcilers.cordon.policy import NodeCordon, decide_cordon, limit_of
+from reconcilers.observed.options import limit_of
 from simulator.account import RunOutcome
 from simulator.bag import Bag
 from simulator.fleet import Fleet
@@ -36,7 +34,7 @@ class Nodes:
     """Nodes on which a Pod may be placed."""
     ill: set[int] = field(default_factory=set)
     """Nodes in use whose fault has shown and is not repaired."""
-    cordoned: dict[int, NodeCordon] = field(default_factory=dict)
+    cordoned: set[int] = field(default_factory=set)
     count: int = 0
     """Number of nodes created so far."""
     in_order: bool = False
@@ -93,26 +91,23 @@ class Nodes:
             return node
         return None
 
-    def may_cordon(self, node: int, now: datetime, cause: Cause) -> bool:
-        """Return whether the controller cordons a node that is faulty for this cause, and count it."""
+    def may_cordon(self, node: int) -> bool:
+        """Return whether the controller cordons a faulty node, and count it."""
         policies = self.fleet.policies
         if not policies.cordon:
             return False
-        finding = Finding(node=name_of(node), verdict=Verdict.FAULTY, causes=(cause,), time=now)
-        state = NodeCordon(name_of(node), finding=finding)
-        limit = limit_of(len(self), policies.cordon_limit_percent)
-        decided = decide_cordon(state, has_room=len(self.cordoned) < limit)
-        if decided.cordoned:
-            self.cordoned[node] = decided
+        has_room = len(self.cordoned) < limit_of(len(self), policies.cordon_limit_percent)
+        if has_room:
+            self.cordoned.add(node)
             self.outcome.cordons += 1
         else:
             self.outcome.cordons_held += 1
-        return decided.cordoned
+        return has_room
 
     def repaired(self, node: int) -> None:
         """Free a repaired node; `repair_seconds` has drawn whether a bad one is fixed."""
         self.ill.discard(node)
-        self.cordoned.pop(node, None)
+        self.cordoned.discard(node)
         self.release(node)
 
     def release(self, node: int) -> None:

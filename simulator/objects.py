@@ -16,6 +16,7 @@ from crds.grouping import group_name
 from crds.names import API_VERSION
 from crds.nodecheck import NodeCheck
 from reconcilers.observed.silence import Silence, SilenceVerdict
+from reconcilers.worker.assignment import JobAssignment
 from reconcilers.worker.worker_status import Observation, observe
 
 JOB = "simulated"
@@ -72,39 +73,40 @@ def created(body: Wire, now: datetime) -> ElasticWorker:
     return ElasticWorker.model_validate(body | {"metadata": metadata | {"creationTimestamp": now}})
 
 
-def with_pod(worker: ElasticWorker, node: str, now: datetime) -> ElasticWorker:
+def with_pod(job: ElasticJob, worker: ElasticWorker, node: str, now: datetime) -> ElasticWorker:
     """Return the worker with a Pod running on that node, with the Worker reconciler's own status."""
-    return observed(worker, Observation(pod=_pod(worker, node)), now)
+    return observed(job, worker, _pod(worker, node), now)
 
 
-def observed(worker: ElasticWorker, seen: Observation, now: datetime) -> ElasticWorker:
+def observed(
+    job: ElasticJob, worker: ElasticWorker, pod: Wire, now: datetime, silence: Silence | None = None
+) -> ElasticWorker:
     """Return the worker with the Worker reconciler's next status, and its agent's unchanged report."""
-    status = observe(worker, seen, now)
+    status = observe(worker, Observation(pod, JobAssignment(worker, {}, job), silence=silence), now)
     return worker.model_copy(update={"status": status.model_copy(update={"agent": worker.status.agent})})
 
 
-def waiting(worker: ElasticWorker, now: datetime, unschedulable: bool) -> ElasticWorker:
+def waiting(job: ElasticJob, worker: ElasticWorker, now: datetime, unschedulable: bool) -> ElasticWorker:
     """Return the worker with a Pod that does not run yet; `unschedulable`: because no node is free."""
     pod = _pod(worker, None)
     condition = {"type": "PodScheduled", "status": "False" if unschedulable else "True"}
     if unschedulable:
         condition |= {"reason": "Unschedulable", "message": "no node is free"}
     pod["status"] = {"phase": "Pending", "conditions": [condition]}
-    return observed(worker, Observation(pod=pod), now)
+    return observed(job, worker, pod, now)
 
 
-def silent(worker: ElasticWorker, seconds: float, now: datetime) -> ElasticWorker:
+def silent(job: ElasticJob, worker: ElasticWorker, seconds: float, now: datetime) -> ElasticWorker:
     """Return the worker after `seconds` without a Lease renewal of its agent and node."""
     silence = Silence(
         seconds,
         SilenceVerdict.NODE_LOST,
         f"the Lease of node {worker.status.node_name} has not been renewed either",
     )
-    seen = Observation(pod=_pod(worker, worker.status.node_name), silence=silence)
-    return observed(worker, seen, now)
+    return observed(job, worker, _pod(worker, worker.status.node_name), now, silence)
 
 
-def deleted(worker: ElasticWorker, now: datetime, *, preempted: bool) -> ElasticWorker:
+def deleted(job: ElasticJob, worker: ElasticWorker, now: datetime, *, preempted: bool) -> ElasticWorker:
     """Return the worker with a Pod that is being deleted; `preempted`: with time to leave in good order."""
     pod = _pod(worker, worker.status.node_name)
     pod["metadata"]["deletionTimestamp"] = now.isoformat()
@@ -113,7 +115,7 @@ def deleted(worker: ElasticWorker, now: datetime, *, preempted: bool) -> Elastic
         pod["status"]["conditions"].append(
             {"type": "DisruptionTarget", "status": "True", "reason": "PreemptionByScheduler"}
         )
-    return observed(worker, Observation(pod=pod), now)
+    return observed(job, worker, pod, now)
 
 
 def _pod(worker: ElasticWorker, node: str | None) -> Wire:

@@ -166,7 +166,7 @@ class PlannedJob:
         if "spec" in act.body:
             spec = ElasticWorkerSpec.model_validate(worker.spec.to_wire() | act.body["spec"])
             self.workers[index] = objects.waiting(
-                worker.model_copy(update={"spec": spec}), now, unschedulable=False
+                self.job, worker.model_copy(update={"spec": spec}), now, unschedulable=False
             )
             looked.new_pods.append(index)
         else:

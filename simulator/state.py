@@ -12,7 +12,6 @@ from datetime import datetime
 from typing import Generic, Protocol, TypeVar
 
 from crds.elasticjob import ElasticJob
-from crds.findings import Cause
 from simulator import objects
 from simulator.account import PublishedWorld, RunOutcome
 from simulator.clock import SimulatedClock
@@ -52,7 +51,7 @@ class SimulationState(Generic[C]):
     down: set[int] = field(default_factory=set)
     away: set[int] = field(default_factory=set)
     """Nodes that were taken away and will return."""
-    convicted: dict[int, Cause] = field(default_factory=dict)
+    convicted: set[int] = field(default_factory=set)
     """Nodes that a check found faulty, with the cause; they are repaired when their Pods leave."""
     groups: GroupedJob | None = None
     """Job that owns the replica groups; None without any."""
@@ -131,10 +130,9 @@ class SimulationState(Generic[C]):
         """Free, cordon or repair a node that no Pod uses any more."""
         if node in self.down or node in self.away:
             return
-        cause = self.convicted.pop(node, None)
-        if cause is None and node in self.nodes.ill:
-            cause = Cause.HARDWARE_ERROR
-        if cause is not None and self.nodes.may_cordon(node, self.at(), cause):
+        is_faulty = node in self.convicted or node in self.nodes.ill
+        self.convicted.discard(node)
+        if is_faulty and self.nodes.may_cordon(node):
             self.outcome.cordoned.append(name_of(node))
             self.repair(node)
             return

@@ -12,7 +12,7 @@ import threading
 import time
 from collections.abc import Callable
 
-from agent.slots.format import Mark
+from agent.slots.format import Mark, newest_by_rank
 from agent.slots.wire import LOOK_SECONDS, FetchError, copies, is_there
 
 logger = logging.getLogger(__name__)
@@ -30,7 +30,8 @@ class Handover:
         self._changed = threading.Condition()
         self._step: int | None = None
         self._begun_at = 0.0
-        self._copied_step: int | None = None
+        self.copied_step: int | None = None
+        """Newest step that the peer has for all local ranks."""
 
     @property
     def is_under_way(self) -> bool:
@@ -50,7 +51,7 @@ class Handover:
     def note_copied(self, step: int | None) -> None:
         """Note the step that the peer has."""
         with self._changed:
-            self._copied_step = step
+            self.copied_step = step
             self._changed.notify_all()
 
     def note_arrival(self) -> None:
@@ -70,7 +71,7 @@ class Handover:
             logger.warning("step %d is not in memory, so it is not copied", step)
             return
         deadline = time.monotonic() + seconds
-        while not self._wait(lambda: self._copied_step == step, deadline):
+        while not self._wait(lambda: self.copied_step == step, deadline):
             if time.monotonic() >= deadline or not is_there(peer):
                 logger.warning("step %d was not copied to the memory of another Pod", step)
                 return
@@ -127,10 +128,7 @@ class Prefetch(threading.Thread):
         try:
             if (address := self._find_server()) is None:
                 return
-            newest: dict[int, Mark] = {}
-            for mark in copies(address, self._key, self._round):
-                newest[mark.rank] = max(mark, newest.get(mark.rank, mark))
-            for mark in newest.values():
+            for mark in newest_by_rank(copies(address, self._key, self._round)).values():
                 began_at = time.monotonic()
                 self._fetch(mark, address)
                 self.has_fetched = True

@@ -80,7 +80,7 @@ class CheckpointAgreement:
         decision = replace(
             decision,
             from_peer=attempt > 0 or prefetched,
-            persists=checkpoint is not None and self._memory is not None and self._memory.persists(),
+            persists=checkpoint is not None and self._memory is not None and self._memory.persists,
             ring=ring,
         )
         self._store.set(_key(attempt), decision.encode())

@@ -70,6 +70,10 @@ class Mark:
     world_size: int
 
 
+def newest_by_rank(marks: Iterable[Mark]) -> dict[int, Mark]:
+    return {mark.rank: mark for mark in sorted(marks)}
+
+
 @dataclass(frozen=True)
 class TensorPart:
     """A tensor, or a rank's part of one."""

@@ -15,7 +15,7 @@ import os
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
-from agent.slots.format import CommitWord, Mark
+from agent.slots.format import CommitWord, Mark, newest_by_rank
 from agent.slots.pages import HUGE_PAGE_BYTES, cpus_by_node, populate
 from agent.slots.resume import Checkpoint
 from agent.slots.slot import DamagedError, Slot
@@ -110,6 +110,18 @@ class Pool:
     def whole(self) -> Iterator[tuple[Slot, Mark]]:
         """Yield each slot that holds a checkpoint; a reader of one without sums adds them (`Slot.sum_up`)."""
         return ((slot, mark) for slot in self.slots if (mark := slot.mark) is not None)
+
+    def held(self) -> dict[Checkpoint, frozenset[int]]:
+        """Return the ranks whose slots are here, by checkpoint."""
+        held: dict[Checkpoint, frozenset[int]] = {}
+        for _, mark in self.whole():
+            checkpoint = Checkpoint.of(mark)
+            held[checkpoint] = held.get(checkpoint, frozenset()) | {mark.rank}
+        return held
+
+    def paths_of(self, checkpoint: Checkpoint | None) -> dict[int, str]:
+        """Return the paths of a checkpoint's slots that are here, by rank."""
+        return {mark.rank: slot.path for slot, mark in self.whole() if Checkpoint.of(mark) == checkpoint}
 
     def find(self, wanted: Mark) -> Slot | None:
         """Return the slot with that mark; None if there is none."""
@@ -270,11 +282,8 @@ def slot_for_replica(slots: Iterable[Slot], wanted: Mark, *, has_resumed: bool) 
         has_resumed: the processes here have saved since they resumed, so that the checkpoint that this world
             resumed from is hardly needed any more.
     """
-    newest: dict[int, Mark] = {}
     candidates = oldest_first(slots)
-    for each in candidates:
-        if (mark := each.mark) is not None:
-            newest[mark.rank] = max(mark, newest.get(mark.rank, mark))
+    newest = newest_by_rank(mark for each in candidates if (mark := each.mark) is not None)
     for each in candidates:
         mark = each.mark
         if mark is None or mark != newest[mark.rank]:

@@ -145,7 +145,7 @@ class Votes:
     def hand_over(self, seconds: float) -> None:
         """Wait at most this long until another Pod has copied the checkpoints in memory."""
         if self._memory is not None:
-            self._memory.hand_over(seconds)
+            self._memory.replicas.hand_over(seconds)
 
     def leave(self, processes: TrainingProcesses, tier: KeptIn | None, begun_at: float) -> VoteOutcome:
         """Have the processes of all agents leave after the same step, or join in another agent's vote.
@@ -233,8 +233,8 @@ class Votes:
             logger.info("the processes have left after step %d, kept in %s", step, tier.name.lower())
             self._reporter.note_departure(Departure(self._world.round, step))
             if self._memory is not None and tier is KeptIn.MEMORY:
-                self._memory.note_departure(step)
+                self._memory.replicas.depart(step)
 
     def _peers(self) -> Sequence[int] | None:
         """Return each agent's peer, which has copies of its checkpoints; None if there are no copies."""
-        return self._memory.peers() if self._memory is not None else None
+        return self._memory.replicas.peers if self._memory is not None else None

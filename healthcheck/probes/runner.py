@@ -145,23 +145,24 @@ class _Running:
 
     def collect(self) -> None:
         """Set the result after its stdout was closed: it has ended, or is about to."""
-        waited = seconds_without_cpu(self._process.pid) if self._is_late() else 0.0
+        is_late, waited = self._lateness()
         ended = _exits_within(self._process.pid, ABANDON_SECONDS)
         seconds = self._seconds()
         code = self._kill()  # with its children
-        if code is None or (not ended and code == -signal.SIGKILL):
+        if code is None or (not ended and code == -signal.SIGKILL) or (is_late and code > 0):
             self._finish(no_end(seconds, waited, gone=code is not None), seconds)
         else:
-            self._finish(self._judge(code, seconds, waited), seconds)
+            self._finish(self._judge(code), seconds)
 
     def time_out(self) -> None:
+        """Set the result of a process that is ended after its time, or because another one has failed."""
+        is_late, waited = self._lateness()
         seconds = self._seconds()
-        waited = seconds_without_cpu(self._process.pid)
         gone = self._kill() is not None
-        if gone and seconds < self._probe.timeout_seconds:
-            report = ProbeReport(ProbeEnding.FAILED, "ended, because one that it worked with had failed")
-        else:
+        if is_late or not gone:
             report = no_end(seconds, waited, gone=gone)
+        else:
+            report = ProbeReport(ProbeEnding.FAILED, "ended, because one that it worked with had failed")
         self._finish(report, seconds)
 
     def result(self) -> ProbeReport:
@@ -173,7 +174,7 @@ class _Running:
         self._stdout.close()
         self._stderr.close()
 
-    def _judge(self, code: int, seconds: float, waited: float) -> ProbeReport:
+    def _judge(self, code: int) -> ProbeReport:
         if code < 0:
             name = _signal_name(-code)
             return ProbeReport(ProbeEnding.CRASHED, f"ended by {name}", signal=name)
@@ -182,8 +183,6 @@ class _Running:
                 return ProbeReport.from_json(self._printed.decode(errors="replace"))
             except ValueError:
                 return ProbeReport(ProbeEnding.CRASHED, "ended without a report")
-        if seconds >= self._probe.timeout_seconds:
-            return no_end(seconds, waited, gone=True)
         last_line = (self._stderr_tail().splitlines() or ["it printed nothing"])[-1]
         return ProbeReport(ProbeEnding.CRASHED, f"exit code {code}: {last_line[:300]}")
 
@@ -203,8 +202,10 @@ class _Running:
                 return None
         return self._process.returncode
 
-    def _is_late(self) -> bool:
-        return self._seconds() >= self._probe.timeout_seconds
+    def _lateness(self) -> tuple[bool, float]:
+        """Return whether its time is over, and then the part of it without a CPU; else 0."""
+        is_late = self._seconds() >= self._probe.timeout_seconds
+        return is_late, seconds_without_cpu(self._process.pid) if is_late else 0.0
 
     def _seconds(self) -> float:
         return time.monotonic() - self._started

@@ -6,7 +6,7 @@ The domain is that of `elasticPolicy.domain: auto`, since a cordon concerns the 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 
@@ -42,6 +42,29 @@ def switch_of(domain: str, accused: int, nodes: int) -> Switch | None:
         nodes: number of nodes of the domain.
     """
     return Switch(domain, accused, nodes) if domain and is_switch(accused, nodes) else None
+
+
+def has_room(
+    limit: int, switch: Switch | None, alone: int, domains: Sequence[str], nodes_of: Callable[[str], int]
+) -> bool:
+    """Whether the limit leaves room for the cordon of a node, or of all nodes behind a switch.
+
+    Nodes behind one switch count once. But once one switch has taken more room than that, another one needs
+    room for all its nodes.
+
+    Args:
+        switch: the switch to which the accusation of the node points.
+        alone: number of other cordoned nodes that are in no domain.
+        domains: domain of each other cordoned node that is in one.
+        nodes_of: returns the number of nodes of a domain.
+    """
+    if alone + len(domains) < limit:
+        return True
+    others = [domain for domain in domains if switch is None or domain != switch.domain]
+    taken = room_taken(others, nodes_of)
+    if switch is not None and taken < len(others) and len(others) + switch.nodes > limit:
+        return False
+    return alone + taken < limit
 
 
 def room_taken(domains: Iterable[str], nodes_of: Callable[[str], int]) -> int:

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from datetime import datetime
 from typing import Any
 
@@ -13,8 +12,7 @@ from controller.cache import Cache
 from controller.slices import Slices
 from crds.cordon import read_acted
 from crds.elasticworker import ElasticWorker, ExitClass
-from crds.findings import Finding, Verdict
-from crds.nodecheck import nodes_in
+from crds.findings import Finding
 from reconcilers.cordon.policy import newest
 from reconcilers.findings.faulty import (
     decision_of,
@@ -23,10 +21,8 @@ from reconcilers.findings.faulty import (
     last_error,
     suspicion_of,
 )
-from reconcilers.findings.finished import BY_VERDICT, FinishedCheck, FinishedChecks, judged_nodes
+from reconcilers.findings.finished import BY_VERDICT, FinishedChecks
 from reconcilers.findings.machine import created_at
-from reconcilers.findings.record import read_record, with_findings
-from reconcilers.findings.reference import Reference, read_reference
 from reconcilers.observed.trust import CLUSTER, Trust
 from reconcilers.runtime.kinds import ELASTICWORKERS, NODECHECKS
 
@@ -52,7 +48,7 @@ class NodeFindings:
         accused = [finding_of_worker(worker, raw) for worker in self._parse_worker.readable(reports)]
         errors = [finding for finding in accused if finding is not None]
         after = last_error([*errors, *([known] if known is not None else [])])
-        return [*decisions_of(self._on(raw), node, after), *errors]
+        return [*decisions_of(self._finished.of_machine(raw), node, after), *errors]
 
     def accused_at(self, raw: dict[str, Any]) -> datetime | None:
         """Return the time of the deciding finding on a raw Node; None if that is not against it."""
@@ -77,52 +73,13 @@ class NodeFindings:
 
     def suspicions(self, raw: dict[str, Any]) -> list[Finding]:
         """Return the findings of checks that could not judge a raw Node, or found it slow."""
-        found = (suspicion_of(done, raw["metadata"]["name"]) for done in self._on(raw))
+        found = (suspicion_of(done, raw["metadata"]["name"]) for done in self._finished.of_machine(raw))
         return [finding for finding in found if finding is not None]
-
-    def record_of(self, raw: dict[str, Any]) -> list[Finding]:
-        """Return a raw Node's record, with the findings of later checks."""
-        name, new = raw["metadata"]["name"], list[Finding]()
-        for done in self._cordoning(raw):
-            finding = done.finding_on(name)
-            if finding is not None and name not in done.untested:
-                new.append(finding)
-        return with_findings(read_record(raw), new)
-
-    def reference_of(self, raw: dict[str, Any]) -> Reference | None:
-        """Return the first speed of a raw Node's hardware class, as long as the Node is of that class."""
-        name = raw["metadata"]["name"]
-        found = [done.references[name] for done in self._cordoning(raw) if name in done.references]
-        first, new = read_reference(raw), max(found, key=lambda reference: reference.time, default=None)
-        same = first is not None and (new is None or first.hardware_class == new.hardware_class)
-        return first if same else new
 
     def source(self, finding: Finding) -> dict[str, Any] | None:
         """Return the NodeCheck or ElasticWorker of a finding, if it still exists."""
         store = self._checks if finding.kind == NODECHECKS.kind else self._workers
         return store.get(finding.namespace, finding.name)
-
-    def _on(self, raw: dict[str, Any]) -> list[FinishedCheck]:
-        """Return the checks of this machine that count."""
-        found, created = self._finished.on(raw["metadata"]["name"], CLUSTER), created_at(raw)
-        return [done for done in found if done.is_of(created)]
-
-    def _cordoning(self, raw: dict[str, Any]) -> Iterable[FinishedCheck]:
-        """Return the checks of this machine that count and may cordon."""
-        return (done for done in self._on(raw) if done.check.spec.cordon)
-
-
-def decided_nodes(check: dict[str, Any]) -> list[str]:
-    """Return the nodes with a verdict of a NodeCheck that may cordon, the faulty ones first."""
-    if not check["spec"].get("cordon"):
-        return []
-    faulty = accused_nodes(check)
-    return sorted(judged_nodes(check), key=lambda node: (node not in faulty, node))
-
-
-def accused_nodes(check: dict[str, Any]) -> set[str]:
-    """Return the nodes that a NodeCheck found faulty."""
-    return {*nodes_in(check.get("status", {}), Verdict.FAULTY)}
 
 
 def failed_nodes(worker: dict[str, Any]) -> list[str]:

@@ -8,7 +8,7 @@ again, and a taint that a person removed stays removed until there is a newer fi
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
 from crds.cordon import reason_of
@@ -69,11 +69,11 @@ def newest(findings: Iterable[Finding]) -> Finding | None:
     return max(findings, key=lambda found: (found.time, not found.healthy, found.source), default=None)
 
 
-def decide_cordon(node: NodeCordon, *, has_room: bool = True) -> NodeCordon:
+def decide_cordon(node: NodeCordon, has_room: Callable[[], bool] = lambda: True) -> NodeCordon:
     """The desired state of the node.
 
     Args:
-        has_room: whether the limit leaves room for its cordon.
+        has_room: returns whether the limit leaves room for its cordon.
     """
     acted, finding = node.acted, node.finding
     if finding is None:
@@ -84,7 +84,7 @@ def decide_cordon(node: NodeCordon, *, has_room: bool = True) -> NodeCordon:
         return replace(node, acted=finding, taint=None)
     if node.cordoned:
         return replace(node, acted=finding)
-    if node.is_overruled or not has_room:
+    if node.is_overruled or not has_room():
         return node
     return replace(node, acted=finding, taint=reason_of(finding))
 
@@ -93,8 +93,3 @@ def _may_pass_by_chance(node: NodeCordon) -> bool:
     """Whether the node may have passed although its intermittent fault persists."""
     is_rare = node.acted is not None and node.acted.comes_and_goes
     return node.cordoned and is_rare and node.passes < ENOUGH_PASSES
-
-
-def limit_of(nodes: int, percent: int) -> int:
-    """Number of nodes that we may cordon at once; at least one."""
-    return max(1, nodes * percent // 100)

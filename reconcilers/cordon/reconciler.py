@@ -1,4 +1,4 @@
-"""The reconcilers of Nodes: NodeCordon cordons faulty ones and lifts cordons, NodeRecord keeps records.
+"""The reconciler of Nodes, which cordons faulty ones and lifts cordons.
 
 Taint and finding of a decision are one write; the condition follows as a write of the status, and the next
 look repairs a crash between the two.
@@ -17,24 +17,23 @@ from crds.cordon import read_acted, write_acted
 from crds.findings import Finding
 from crds.model import ConditionStatus
 from reconcilers.cordon.accusations import BY_DOMAIN, Accusations
-from reconcilers.cordon.domains import Switch, is_switch, room_taken, switch_of
+from reconcilers.cordon.domains import Switch, has_room, is_switch, switch_of
 from reconcilers.cordon.findings import NodeFindings
-from reconcilers.cordon.policy import NodeCordon, decide_cordon, limit_of, newest
+from reconcilers.cordon.policy import NodeCordon, decide_cordon, newest
 from reconcilers.cordon.statement import REPORTED, Statement, statement_on
 from reconcilers.findings.faulty import MAX_KEPT_EVIDENCE
-from reconcilers.findings.record import passes_since, read_record, unhealthy_taint, write_record
-from reconcilers.findings.reference import read_reference, write_reference
+from reconcilers.findings.finished import FinishedChecks
+from reconcilers.findings.record import passes_since, unhealthy_taint
 from reconcilers.observed.domains import AUTO, domain_of
 from reconcilers.observed.hardware import NodeFault, own_fault
-from reconcilers.observed.options import CordonMode, CordonOptions
+from reconcilers.observed.options import CordonMode, CordonOptions, limit_of
 from reconcilers.runtime.acts import write_status
 from reconcilers.runtime.tools import Tools, WithTools
 
 BY_CORDON = "cordon"
-"""Index of Nodes: under `CORDONED`, those that count towards the limit."""
-CORDONED = "cordoned"
-CORDONED_IN_DOMAIN = "cordoned in a domain"
-"""Key of `BY_CORDON`: cordoned Nodes in an NVLink domain."""
+"""Index of the Nodes that count towards the limit."""
+ALONE, IN_DOMAIN = "alone", "in a domain"
+"""Keys of `BY_CORDON`: whether the Node is in an NVLink domain."""
 HELD_SECONDS = 60.0
 """Time between two looks at a node whose cordon would exceed the limit."""
 OURS = (names.TAINT_UNHEALTHY, "NoSchedule")
@@ -49,6 +48,7 @@ class NodeCordonReconciler(WithTools):
         self._options = options
         self._accusations = tools.cache.shared(Accusations)
         self._findings = tools.cache.shared(NodeFindings)
+        self._checks = tools.cache.shared(FinishedChecks)
 
     async def reconcile(self, request: Request) -> Result:
         raw = self._nodes.get(None, request.name)
@@ -56,11 +56,9 @@ class NodeCordonReconciler(WithTools):
             return Result()
         ignored = await self._findings.ignored(raw)
         node = self._state(raw, ignored)
-        wanted = decide_cordon(node)
-        if wanted.cordoned and not node.cordoned and not self._has_room(raw, node.switch):
-            wanted = decide_cordon(node, has_room=False)
-        raw = await self._write(raw, node, wanted)
-        await self._report(raw, node, wanted)
+        wanted = decide_cordon(node, lambda: self._has_room(raw, node.switch))
+        written = await self._write(raw, node, wanted)
+        await self._report(written, node, wanted)
         self._report_ignored(node, ignored)
         is_held = wanted.is_accused and not (wanted.cordoned or wanted.is_overruled)
         return Result(HELD_SECONDS if is_held else None)
@@ -80,7 +78,7 @@ class NodeCordonReconciler(WithTools):
             finding=decides,
             suspicion=self._suspicion_on(raw, decides),
             switch=self._switch_behind(raw, decides),
-            passes=passes_since(self._findings.record_of(raw), acted.time) if acted is not None else 0,
+            passes=passes_since(self._checks.record_of(raw), acted.time) if acted is not None else 0,
         )
 
     def _suspicion_on(self, raw: dict[str, Any], decides: Finding | None) -> Finding | None:
@@ -98,22 +96,17 @@ class NodeCordonReconciler(WithTools):
         return switch_of(domain, 1 + others, nodes)
 
     def _has_room(self, raw: dict[str, Any], switch: Switch | None) -> bool:
-        """Whether the limit leaves room for the cordon of a node, or of all nodes behind a switch.
+        """Whether the limit leaves room for the cordon.
 
         The store counts our own writes at once; a leader with a stale cache writes nothing.
         """
         limit = limit_of(len(self._nodes), self._options.limit_percent)
-        taken = self._nodes.count(BY_CORDON, CORDONED) - takes_room(raw)
-        if taken < limit or not self._nodes.count(BY_CORDON, CORDONED_IN_DOMAIN):
-            return taken < limit
-        name, own = raw["metadata"]["name"], switch.domain if switch is not None else None
-        cordoned = self._nodes.by_index(BY_CORDON, CORDONED_IN_DOMAIN)
-        domains = [domain_of(node, AUTO) for node in cordoned if node["metadata"]["name"] != name]
-        others = [domain for domain in domains if domain != own]
-        units = room_taken(others, lambda domain: self._nodes.count(BY_DOMAIN, domain))
-        if switch is not None and units < len(others) and len(others) + switch.nodes > limit:
-            return False  # of several switches, no more than the limit leaves room for their nodes
-        return taken + units - len(domains) < limit
+        alone = self._nodes.count(BY_CORDON, ALONE) - (ALONE in cordon_keys(raw))
+        some = self._nodes.count(BY_CORDON, IN_DOMAIN)
+        cordoned = self._nodes.by_index(BY_CORDON, IN_DOMAIN) if some else []
+        own = raw["metadata"]["name"]
+        domains = [domain_of(node, AUTO) for node in cordoned if node["metadata"]["name"] != own]
+        return has_room(limit, switch, alone, domains, lambda domain: self._nodes.count(BY_DOMAIN, domain))
 
     async def _write(self, raw: dict[str, Any], node: NodeCordon, wanted: NodeCordon) -> dict[str, Any]:
         """Write taint and finding.
@@ -179,33 +172,6 @@ class NodeCordonReconciler(WithTools):
         return {"type": type_} | stated | {"lastHeartbeatTime": now, "lastTransitionTime": since}
 
 
-class NodeRecordReconciler(WithTools):
-    """Keeps on each Node its record, and the first speed of its hardware class.
-
-    Apart from NodeCordon, which looks at one node at a time: a check of 10,000 nodes writes to each of them.
-    """
-
-    def __init__(self, tools: Tools) -> None:
-        super().__init__(tools)
-        self._findings = tools.cache.shared(NodeFindings)
-
-    async def reconcile(self, request: Request) -> Result:
-        raw = self._nodes.get(None, request.name)
-        if raw is None or raw["metadata"].get("deletionTimestamp"):
-            return Result()
-        annotations = {}
-        record, reference = self._findings.record_of(raw), self._findings.reference_of(raw)
-        if record != read_record(raw):
-            annotations[names.ANNOTATION_RECORD] = write_record(record)
-        if reference is not None and reference != read_reference(raw):
-            annotations[names.ANNOTATION_REFERENCE] = write_reference(reference)
-        if annotations:
-            # Nobody else writes these annotations, so the write only has to be for the same Node.
-            patch = {"metadata": {"uid": raw["metadata"]["uid"], "annotations": annotations}}
-            await self._client.patch(NODES, request.name, patch)
-        return Result()
-
-
 CONDITIONS = (names.CONDITION_UNHEALTHY, names.CONDITION_SUSPECTED)
 
 
@@ -232,7 +198,7 @@ def cordon_keys(node: dict[str, Any]) -> list[str]:
     """Index function of `BY_CORDON`."""
     if not takes_room(node):
         return []
-    return [CORDONED, CORDONED_IN_DOMAIN] if domain_of(node, AUTO) else [CORDONED]
+    return [IN_DOMAIN if domain_of(node, AUTO) else ALONE]
 
 
 def cordon_view(node: dict[str, Any]) -> tuple[object, ...]:

@@ -1,44 +1,41 @@
-"""The controllers of nodes' cordons and records, and the changes that trigger them."""
+"""The controller of nodes' cordons, and the changes that trigger it."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from typing import Any
 
-from controller.builder import ControllerBuilder
+from controller.builder import ControllerBuilder, requests_for
 from controller.cache import Cache
 from controller.manager import Manager
 from controller.reconciler import Request
 from controller.resources import NAMESPACES, NODES, Object
-from controller.store import Change
 from reconcilers.cordon.accusations import BY_DOMAIN, Accusations
 from reconcilers.cordon.domains import MOST_NODES
-from reconcilers.cordon.findings import accused_nodes, decided_nodes, failed_nodes
+from reconcilers.cordon.findings import failed_nodes
 from reconcilers.cordon.reconciler import (
     BY_CORDON,
     CONDITIONS,
     NodeCordonReconciler,
-    NodeRecordReconciler,
     condition_of,
     cordon_keys,
     cordon_view,
     domain_keys,
 )
-from reconcilers.findings.finished import BY_VERDICT
+from reconcilers.findings.finished import BY_VERDICT, accused_nodes, decided_nodes
 from reconcilers.observed.domains import AUTO, domain_of
 from reconcilers.observed.options import CordonMode, CordonOptions
-from reconcilers.observed.trust import CLUSTER, Trust, may_cordon
-from reconcilers.predicates import change_of, generation_of, without_report
+from reconcilers.observed.trust import CLUSTER, Trust
+from reconcilers.predicates import change_of, cordon_label_changes, more_than_metadata, without_report
 from reconcilers.runtime.kinds import ELASTICWORKERS, NODECHECKS
 from reconcilers.runtime.tools import Tools
 
 WORKERS = 1
 """One, since two cordons at once could exceed the limit."""
-RECORD_WORKERS = 16
 
 
 def add(manager: Manager, tools: Tools, options: CordonOptions) -> None:
-    """Register both controllers with the manager.
+    """Register the controller with the manager.
 
     Nodes held back by the limit are looked at periodically: a lifted cordon triggers none of them.
     """
@@ -49,18 +46,13 @@ def add(manager: Manager, tools: Tools, options: CordonOptions) -> None:
     nodes, trust = cache.store(NODES), Trust(cache)
     accusations = cache.shared(Accusations)
 
-    def counts(check: Object) -> bool:
-        return trust.counts(check["metadata"]["namespace"], CLUSTER)
-
     def judged(check: dict[str, Any]) -> Iterable[Request]:
         """The nodes that a check judges. Accusations that do not count trigger a look, too, since the node's
         own conditions may confirm them."""
         decided = decided_nodes(check)
         accusations.outdate_named(decided)
-        return _named(decided if counts(check) else filter(accused_nodes(check).__contains__, decided))
-
-    def tested(check: dict[str, Any]) -> Iterable[Request]:
-        return _named(decided_nodes(check)) if counts(check) else []
+        counts = trust.counts(check["metadata"]["namespace"], CLUSTER)
+        return _named(decided if counts else filter(accused_nodes(check).__contains__, decided))
 
     def neighbours(node: dict[str, Any]) -> Iterable[Request]:
         """The accused nodes of the domain, since accusations of most of them point to the switch."""
@@ -68,7 +60,7 @@ def add(manager: Manager, tools: Tools, options: CordonOptions) -> None:
         domain = domain_of(node, AUTO)
         if not domain or not is_stated(node) or nodes.count(BY_DOMAIN, domain) > MOST_NODES:
             return []
-        return _all(filter(is_stated, nodes.by_index(BY_DOMAIN, domain)))
+        return requests_for(filter(is_stated, nodes.by_index(BY_DOMAIN, domain)))
 
     def failures(worker: dict[str, Any]) -> Iterable[Request]:
         accused = failed_nodes(worker)
@@ -78,7 +70,7 @@ def add(manager: Manager, tools: Tools, options: CordonOptions) -> None:
     def all_nodes(_: Object) -> Iterable[Request]:
         for node in nodes.list():
             accusations.outdate(node)
-        return _all(nodes.list())
+        return requests_for(nodes.list())
 
     (
         ControllerBuilder(manager, "nodecordon")
@@ -90,14 +82,6 @@ def add(manager: Manager, tools: Tools, options: CordonOptions) -> None:
         .with_workers(WORKERS)
         .build(NodeCordonReconciler(tools, options))
     )
-    (
-        ControllerBuilder(manager, "noderecord")
-        .for_(NODES, predicate=more_than_a_heartbeat)
-        .watches(NODECHECKS, tested, predicate=more_than_metadata)
-        .watches(NAMESPACES, all_nodes, predicate=cordon_label_changes)
-        .with_workers(RECORD_WORKERS)
-        .build(NodeRecordReconciler(tools))
-    )
 
 
 def add_indexes(cache: Cache) -> None:
@@ -105,11 +89,6 @@ def add_indexes(cache: Cache) -> None:
     cache.add_index(ELASTICWORKERS, BY_VERDICT, failed_nodes)
     cache.add_index(NODES, BY_CORDON, cordon_keys)
     cache.add_index(NODES, BY_DOMAIN, domain_keys)
-
-
-def cordon_label_changes(change: Change) -> bool:
-    """Whether the Namespace's may-cordon label changed, which is rare, and triggers a look at all nodes."""
-    return may_cordon(change.old) != may_cordon(change.new)
 
 
 more_than_a_heartbeat = change_of(cordon_view)
@@ -122,12 +101,6 @@ def is_stated(node: Object) -> bool:
 
 
 @change_of
-def more_than_metadata(check: Object) -> object:
-    """What the verdicts of a NodeCheck follow from; tenants may label it often."""
-    return generation_of(check), check.get("status"), check["metadata"].get("deletionTimestamp")
-
-
-@change_of
 def more_than_the_agents_report(worker: Object) -> object:
     """The worker without its agent's report, on which no cordon depends."""
     return without_report(worker)
@@ -135,7 +108,3 @@ def more_than_the_agents_report(worker: Object) -> object:
 
 def _named(nodes: Iterable[str]) -> list[Request]:
     return [Request(None, name) for name in nodes]
-
-
-def _all(nodes: Iterable[Object]) -> list[Request]:
-    return _named(node["metadata"]["name"] for node in nodes)

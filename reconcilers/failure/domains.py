@@ -21,10 +21,10 @@ LEAST_FAILED = 2
 OF_A_SWITCH = (ExitClass.HARDWARE_ERROR, ExitClass.HANG)
 
 
-def in_its_domain(failure: JobFailure | None, job: ElasticJob, workers: Workers) -> JobFailure | None:
+def in_its_domain(failure: JobFailure, job: ElasticJob, workers: Workers) -> JobFailure:
     """Return the failure, with its domain if the switch of that is to blame."""
     world = job.status.world
-    if failure is None or failure.domain or job.spec.elastic_policy.domain is None:
+    if failure.domain or job.spec.elastic_policy.domain is None:
         return failure
     if failure.round != world.round or failure.exit_class not in OF_A_SWITCH:
         return failure
@@ -52,14 +52,11 @@ def members_of(world: Rendezvous, workers: Workers) -> list[ElasticWorker]:
     ]
 
 
-def workers_behind_switch(
-    failure: JobFailure | None, job: ElasticJob, workers: Workers
-) -> list[ElasticWorker]:
+def workers_behind_switch(failure: JobFailure, job: ElasticJob, workers: Workers) -> list[ElasticWorker]:
     """Return the members that have to leave the domain whose switch failed, and have no new Pod yet."""
     world = job.status.world
-    if failure is None or not failure.domain or failure.round != world.round:
-        return []
-    if failure.exit_class != ExitClass.HARDWARE_ERROR:
+    is_of_this_round = failure.domain and failure.round == world.round
+    if not is_of_this_round or failure.exit_class != ExitClass.HARDWARE_ERROR:
         return []
     members = frozenset(world.members)
     return [

@@ -11,7 +11,6 @@ import math
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime
 
 from controller.wording import first_line
 from crds import names
@@ -39,7 +38,7 @@ class Incident:
 
     exit_class: ExitClass
     failure: JobFailure
-    """The failure, with its agent's time until it is recorded (`at`)."""
+    """The failure, with its agent's time until it is recorded."""
     guilt: Guilt
     report: AgentFailure | None = None
     """The agent's report of the failure; None once its Pod is gone."""
@@ -54,10 +53,6 @@ class Incident:
     def follows(self) -> bool:
         """Whether it is only a consequence of a peer's failure."""
         return self.exit_class is ExitClass.UNKNOWN
-
-    def at(self, now: datetime) -> Incident:
-        """Return the incident as recorded at `now`: by our own clock, as are the ends of Pods."""
-        return replace(self, failure=self.failure.model_copy(update={"time": now}))
 
     def answered(self, rules: Sequence[FailureRule]) -> Incident:
         """Return the incident with the action of the first rule that matches."""

@@ -11,10 +11,11 @@ from typing import Any
 from controller.store import ObjectMemory
 from crds.elasticworker import ElasticWorker
 from crds.findings import UNHEALTHY, Cause, Finding, Verdict
-from crds.nodecheck import NodeCheck, NodeCheckPhase
+from crds.nodecheck import NodeCheck, NodeCheckPhase, nodes_in
 from healthcheck.intermittent import NodeTests
-from reconcilers.findings.record import tests_in, untested_nodes
-from reconcilers.findings.reference import Reference, references_left_by
+from reconcilers.findings.machine import created_at
+from reconcilers.findings.record import read_record, tests_in, untested_nodes, with_findings
+from reconcilers.findings.reference import Reference, read_reference, references_left_by
 from reconcilers.observed.trust import CLUSTER, Trust
 from reconcilers.runtime.clock import LONG_AGO
 from reconcilers.runtime.kinds import NODECHECKS
@@ -160,6 +161,31 @@ class FinishedChecks:
         """Return the checks whose verdict on the node counts for the reader (`Trust.counts`)."""
         return self.of(self._trust.counting(self._store.by_index(BY_VERDICT, node), reader))
 
+    def of_machine(self, node: dict[str, Any]) -> list[FinishedCheck]:
+        """Return the checks of a raw Node's machine that count for the cluster."""
+        created = created_at(node)
+        return [done for done in self.on(node["metadata"]["name"], CLUSTER) if done.is_of(created)]
+
+    def record_of(self, node: dict[str, Any]) -> list[Finding]:
+        """Return a raw Node's record, with the findings of later checks."""
+        name, new = node["metadata"]["name"], list[Finding]()
+        for done in self._cordoning(node):
+            finding = done.finding_on(name)
+            if finding is not None and name not in done.untested:
+                new.append(finding)
+        return with_findings(read_record(node), new)
+
+    def reference_of(self, node: dict[str, Any]) -> Reference | None:
+        """Return the first speed of a raw Node's hardware class, as long as the Node is of that class."""
+        name = node["metadata"]["name"]
+        found = [done.references[name] for done in self._cordoning(node) if name in done.references]
+        first, new = read_reference(node), max(found, key=lambda reference: reference.time, default=None)
+        same = first is not None and (new is None or first.hardware_class == new.hardware_class)
+        return first if same else new
+
+    def _cordoning(self, node: dict[str, Any]) -> list[FinishedCheck]:
+        return [done for done in self.of_machine(node) if done.check.spec.cordon]
+
     def ignored_on(self, node: str) -> tuple[FinishedCheck, ...]:
         """Return the checks with a verdict on the node that does not count for the cluster."""
         return self.of(
@@ -239,6 +265,19 @@ def judged_nodes(check: dict[str, Any]) -> set[str]:
     """Return the nodes on which a NodeCheck has a verdict."""
     status = check.get("status", {})
     return {*status.get("nodes", ())} if status.get("phase") == NodeCheckPhase.SUCCEEDED else set()
+
+
+def decided_nodes(check: dict[str, Any]) -> list[str]:
+    """Return the nodes with a verdict of a NodeCheck that may cordon, the faulty ones first."""
+    if not check["spec"].get("cordon"):
+        return []
+    faulty = accused_nodes(check)
+    return sorted(judged_nodes(check), key=lambda node: (node not in faulty, node))
+
+
+def accused_nodes(check: dict[str, Any]) -> set[str]:
+    """Return the nodes that a NodeCheck found faulty."""
+    return {*nodes_in(check.get("status", {}), Verdict.FAULTY)}
 
 
 def verdict_keys(check: dict[str, Any]) -> set[str]:

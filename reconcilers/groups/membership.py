@@ -70,11 +70,32 @@ def decide(published: Membership, groups: Sequence[GroupView], minimum: int) -> 
     no other group joins. The same applies to a suspended job until each group has left after a step of its
     own, the last of them with the newest checkpoint.
     """
-    able = sorted((group for group in groups if group.is_able), key=lambda group: group.index)
+    able, late = _able_and_late(published, groups, minimum)
+    places = [group.place for group in able]
+    address, port = (able[0].address, able[0].port) if able else ("", 0)
+    is_broken = any(group.broken_version == published.version for group in able)
+    is_same = (places, address, port) == (published.groups, published.address, published.port)
+    if is_same and not (is_broken and published.version):
+        present = {group.index for group in groups}
+        there = [each for each in published.late if each.index in present]
+        return published if there == published.late else published.model_copy(update={"late": there})
+    return Membership(
+        version=published.version + 1,
+        address=address,
+        port=port,
+        groups=places,
+        late=sorted(late, key=lambda each: each.index),
+    )
+
+
+def _able_and_late(
+    published: Membership, groups: Sequence[GroupView], minimum: int
+) -> tuple[list[GroupView], list[LateGroup]]:
+    """Return the groups that can train together, by index, none if they are too few; and the late ones."""
     by_index = {group.index: group for group in groups}
     away = [each for each in published.late if _is_still_late(each, by_index.get(each.index))]
     absent = {each.index for each in away}
-    able = [group for group in able if group.index not in absent]
+    able = [by_index[index] for index in sorted(by_index.keys() - absent) if by_index[index].is_able]
     members = {(place.index, place.round) for place in published.groups}
     taking_part = [group for group in able if (group.index, group.round) in members]
     if any(group.phase is JobPhase.SUCCEEDED or group.leaves for group in groups):
@@ -84,22 +105,7 @@ def decide(published: Membership, groups: Sequence[GroupView], minimum: int) -> 
         version = published.version + 1
         away += [LateGroup(index=each, round=by_index[each].round, version=version) for each in late]
         able = [group for group in able if group.index not in late]
-    if len(able) < minimum:
-        able = []
-    places = [group.place for group in able]
-    address, port = (able[0].address, able[0].port) if able else ("", 0)
-    is_broken = any(group.broken_version == published.version for group in able)
-    is_same = (places, address, port) == (published.groups, published.address, published.port)
-    if is_same and not (is_broken and published.version):
-        there = [each for each in published.late if each.index in by_index]
-        return published if there == published.late else published.model_copy(update={"late": there})
-    return Membership(
-        version=published.version + 1,
-        address=address,
-        port=port,
-        groups=places,
-        late=sorted(away, key=lambda each: each.index),
-    )
+    return able if len(able) >= minimum else [], away
 
 
 def _is_still_late(late: LateGroup, group: GroupView | None) -> bool:

@@ -172,23 +172,19 @@ def _events(seen: ObservedGroups, published: Membership, status: ElasticJobStatu
     if membership != published:
         there = {view.index for view in seen.views if view.phase is not JobPhase.SUCCEEDED}
         old, new = ({place.index for place in each.groups} for each in (published, membership))
-        is_less = bool(there & old - new) and phase is not JobPhase.SUSPENDED
-        yield Event(
-            "Warning" if is_less else "Normal", "GroupsChanged", train_together(membership, seen.count)
-        )
+        is_less = there & old - new and phase is not JobPhase.SUSPENDED
+        message = train_together(membership, seen.count)
+        yield Event("Warning" if is_less else "Normal", "GroupsChanged", message)
     for warning in status.warnings:
         is_own = warning.type in WARNINGS  # for all others, the groups have Events
         if is_own and warning_of(before.warnings, warning.type) is None:
             yield Event("Warning", warning.type, warning.message)
-    if phase is before.phase:
+    if phase is before.phase or phase is None:
         return
-    if phase is JobPhase.SUCCEEDED:
-        yield Event("Normal", status.reason, status.message)
-    elif phase is JobPhase.FAILED:
-        yield Event("Warning", status.reason, status.message)
+    if phase.finished:
+        yield Event("Normal" if phase is JobPhase.SUCCEEDED else "Warning", status.reason, status.message)
     elif phase is JobPhase.SUSPENDED and before.phase is not None:
-        yield Event(
-            "Normal", "Suspended", f"{why_stopped(seen.job)}: the Pods of its groups are being deleted"
-        )
+        message = f"{why_stopped(seen.job)}: the Pods of its groups are being deleted"
+        yield Event("Normal", "Suspended", message)
     elif before.phase is JobPhase.SUSPENDED and published.version:
         yield Event("Normal", "Resumed", "the job is resumed: the Pods of its groups are being created")

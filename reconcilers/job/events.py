@@ -56,11 +56,9 @@ def of_world(
     """
     new, incident = decision.rendezvous, failures.incident
     yield from of_culprit(incident)
-    if (loss := failures.late_loss) is not None:
-        message = f"round {loss.round}: {loss.line}; what {loss.instead_of} reported follows from that"
-        yield Event("Warning", "WorldBroken", message)
-    if (switch := failures.late_switch) is not None:
-        yield Event("Warning", "WorldBroken", f"round {switch.round}: {switch.line}")
+    if (late := failures.count.late) is not None:
+        follows = f"; what {late.instead_of} reported follows from that" if late.instead_of else ""
+        yield Event("Warning", "WorldBroken", f"round {late.round}: {late.line}{follows}")
     if decision.failed and incident is not None and incident.exit_class is ExitClass.DAMAGED_CHECKPOINT:
         yield Event("Warning", "CheckpointDamaged", in_one_line(incident.failure))
     was_asked = published.hang_since is not None and not was_counted

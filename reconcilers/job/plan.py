@@ -20,9 +20,10 @@ from reconcilers.conditions.table import TABLE
 from reconcilers.conditions.table import events as events_of_conditions
 from reconcilers.failure import refusal
 from reconcilers.failure.budgets import Overdrawn
+from reconcilers.failure.endings import exhausted_workers, spare_workers
 from reconcilers.failure.facts import with_departed
 from reconcilers.failure.hangs import was_counted
-from reconcilers.failure.policy import Assessment, assess, exhausted_workers, spare_workers
+from reconcilers.failure.policy import Assessment, assess
 from reconcilers.goodput.goodput import with_comparable_steps
 from reconcilers.goodput.ledger import Moment, failed_at, seconds_to_refresh, with_account
 from reconcilers.goodput.lives import lived_on

@@ -25,7 +25,7 @@ from reconcilers.conditions.life import FAILED, NO_REPLICAS, RUNNING, WORLD_FORM
 from reconcilers.conditions.scaled import phase_while_scaling
 from reconcilers.conditions.table import judged
 from reconcilers.failure.facts import failures_of, last_failure
-from reconcilers.failure.policy import Assessment, blame_of
+from reconcilers.failure.policy import Assessment, Count, blame_of
 from reconcilers.look import DesiredJob
 from reconcilers.observed.conditions import ConditionState, condition_of, is_false, is_true, observed_at
 from reconcilers.observed.groups import group_of
@@ -72,7 +72,7 @@ def ended(
     """Return the status of a job that ends now, by failures or otherwise."""
     world = look.job.status.rendezvous
     if world is not None:
-        blame = blame_of(failures.incident) if failures and failures.incident else None
+        blame = blame_of(failures.incident.failure) if failures and failures.incident else None
         world = at_the_end(blaming(world, blame))
     end = ConditionState(ConditionStatus.TRUE, reason, message)
     ending = failures.ending if failures else None
@@ -123,11 +123,11 @@ def status_of(
     queue = wanted.admission
     if look.phase is JobPhase.SUSPENDED and queue is not None and not job.spec.suspend:
         reason, message = queue.reason, shortened(first_line(queue.message), MAX_MESSAGE)
-    restarts = failures.restarts if failures else before.restarts
+    count = failures.count if failures else Count(before.restarts, before.failure_budget, before.last_failure)
     counted, departed = before.failures, wanted.departed
     if not before.finished:
         of_pods = (worker.status.failures for worker in look.workers.exceptional)
-        counted, departed = failures_of(before, restarts, of_pods, departed)
+        counted, departed = failures_of(before, count.restarts, of_pods, departed)
     status = before.model_copy(
         update={
             "phase": look.phase,
@@ -148,13 +148,13 @@ def status_of(
             "suspected_at": suspected_at or before.suspected_at,
             "replicas": worker_pods(job, look.workers),
             "selector": f"{names.LABEL_JOB}={job.metadata.name},{names.LABEL_TYPE}={names.WORKER}",
-            "restarts": restarts,
+            "restarts": count.restarts,
             "failures": counted,
             "departed": departed,
             "start_time": start_time,
             "completion_time": completion_time,
-            "last_failure": last_failure or (failures.last_failure if failures else before.last_failure),
-            "failure_budget": failures.budget if failures else before.failure_budget,
+            "last_failure": last_failure or count.last_failure,
+            "failure_budget": count.budget,
         }
     )
     return observed_at(status, job.metadata.generation)

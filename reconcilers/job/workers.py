@@ -17,7 +17,7 @@ from crds.phases import JobPhase, RendezvousPhase
 from crds.rendezvous import Rendezvous
 from reconcilers.failure.meaning import meaning_of
 from reconcilers.failure.memory import MemoryRoom, refused_with_more
-from reconcilers.failure.policy import Renewal
+from reconcilers.failure.renewals import Renewal
 from reconcilers.goodput.goodput import NOT_YET_TRAINING
 from reconcilers.job.times import TOLERANCE
 from reconcilers.look import DesiredJob
@@ -218,15 +218,17 @@ def relaunches_of(
         The acts, and the time until more are due.
     """
     job = look.job
-    renewed = {worker.metadata.uid: rolling.REASON for worker in roll.relaunches}
-    renewed |= dict.fromkeys(look.leaving, RESUMED)
     kept_off = [w for w in look.workers.exceptional if _keeps_off(w) and stuck_by(w) is not None]
-    renewed |= {w.metadata.uid: CLEARED for w in kept_off if _is_cleared(w, look.standing)}
-    refused, refused_in = refused_for_memory(look)
-    renewed |= refused
-    renewed |= {uid: renewal.reason for uid, renewal in renewals.items()}
     hindered, hindered_in = hindered_on_their_nodes(look)
-    renewed = hindered | renewed
+    refused, refused_in = refused_for_memory(look)
+    renewed = {  # of several reasons, the last one counts
+        **hindered,
+        **{worker.metadata.uid: rolling.REASON for worker in roll.relaunches},
+        **dict.fromkeys(look.leaving, RESUMED),
+        **{w.metadata.uid: CLEARED for w in kept_off if _is_cleared(w, look.standing)},
+        **refused,
+        **{uid: renewal.reason for uid, renewal in renewals.items()},
+    }
     avoiding = {uid for uid, renewal in renewals.items() if renewal.avoids_node} | hindered.keys()
     concerned = look.workers if renewed or look.standing.faulty else look.workers.exceptional
     if not concerned:

@@ -157,21 +157,19 @@ def _ended_round(
     *,
     overdue: bool,
 ) -> StepResult | None:
+    """The result of a round of tests with others; None while an answer is awaited."""
     by_node = {participant.node: participant for participant in present}
-    withdrawn: dict[str, Out] = {}
-    outcomes = []
-    for group in groups:
-        answers: dict[str, PairOutcome] = {}
-        for node in group.members:
-            member = by_node.get(node)
-            answer = member.pair(number) if member is not None else None
-            if answer is None and member is not None and not overdue and departure_of(member) is None:
-                return None
-            if answer is not None and answer.ending in UNTESTABLE:
-                withdrawn[node] = Out(f"{answer.probe}: {answer.reason}"[:MAX_MESSAGE], reason=UNTESTED)
-            elif answer is not None:
-                answers[node] = answer
-        outcomes.append(_outcome(group.members, answers))
+    members = [by_node[node] for group in groups for node in group.members if node in by_node]
+    answers = {member.node: answer for member in members if (answer := member.pair(number)) is not None}
+    if not overdue and any(m.node not in answers and departure_of(m) is None for m in members):
+        return None
+    withdrawn = {
+        node: Out(f"{answer.probe}: {answer.reason}"[:MAX_MESSAGE], reason=UNTESTED)
+        for node, answer in answers.items()
+        if answer.ending in UNTESTABLE
+    }
+    tested = {node: answer for node, answer in answers.items() if node not in withdrawn}
+    outcomes = [_outcome(group.members, tested) for group in groups]
     silent = {node for outcome in outcomes for node in outcome.silent}
     for node, participant in by_node.items():
         out = departure_of(participant)
@@ -180,7 +178,8 @@ def _ended_round(
     return StepResult(withdrawn, {}, RoundResult(number, tuple(outcomes)))
 
 
-def _outcome(members: Sequence[str], answers: Mapping[str, PairOutcome]) -> GroupResult:
+def _outcome(members: Sequence[str], tested: Mapping[str, PairOutcome]) -> GroupResult:
+    answers = {node: tested[node] for node in members if node in tested}
     failed = {node: answer for node, answer in answers.items() if answer.ending is not ProbeEnding.PASSED}
     message = "; ".join(f"{node}: {answer.reason or answer.ending.value}" for node, answer in failed.items())
     passed = len(answers) == len(members) and not failed

@@ -9,11 +9,11 @@ from controller.cache import Cache
 from controller.client import AsyncClient
 from controller.manager import Manager
 from controller.reconciler import Request
-from controller.resources import NETWORKPOLICIES, NODES, Object
+from controller.resources import NAMESPACES, NETWORKPOLICIES, NODES, Object
 from controller.store import Change
 from crds.elasticworker import ElasticWorker
 from crds.nodecheck import NodeCheck
-from reconcilers.findings.finished import is_finished
+from reconcilers.findings.finished import decided_nodes, is_finished
 from reconcilers.job.seen import Vetter, Wake
 from reconcilers.job.strategy import Strategies
 from reconcilers.nodecheck.claiming import BY_CLAIM, claim_keys
@@ -22,10 +22,17 @@ from reconcilers.nodecheck.condition import KIND
 from reconcilers.nodecheck.job_checks import JobChecksView
 from reconcilers.nodecheck.pod import CheckAssignment, CheckCompanionReconciler
 from reconcilers.nodecheck.reconciler import NodeCheckReconciler
-from reconcilers.observed.options import PodOptions
+from reconcilers.nodecheck.records import NodeRecordReconciler
+from reconcilers.observed.options import CordonMode, CordonOptions, PodOptions
 from reconcilers.observed.ownership import BY_JOB
-from reconcilers.observed.trust import Trust
-from reconcilers.predicates import appears, change_of, more_than_status
+from reconcilers.observed.trust import CLUSTER, Trust
+from reconcilers.predicates import (
+    appears,
+    change_of,
+    cordon_label_changes,
+    more_than_metadata,
+    more_than_status,
+)
 from reconcilers.runtime.kinds import ELASTICJOBS, ELASTICWORKERS, NODECHECKS
 from reconcilers.runtime.managed_by import OfOurJobs
 from reconcilers.runtime.reconciled import ReconciledCondition
@@ -34,14 +41,20 @@ from reconcilers.worker.assignment import OtherOwner
 from reconcilers.worker.reconciler import job_keys
 
 WORKERS = 2
+RECORD_WORKERS = 16
 TIMEOUT_SECONDS = 600.0
 """Time limit of one look, which decides on up to 10,000 nodes."""
 
 
 def add(
-    manager: Manager, tools: Tools, options: PodOptions, strategies: Strategies, owners: list[OtherOwner]
+    manager: Manager,
+    tools: Tools,
+    options: PodOptions,
+    cordons: CordonOptions,
+    strategies: Strategies,
+    owners: list[OtherOwner],
 ) -> None:
-    """Register both controllers with the manager, and the checks with the controllers of jobs and workers."""
+    """Register the controllers with the manager, and the checks with the controllers of jobs and workers."""
     cache = manager.cache
     add_indexes(cache)
     strategies.vetter = vetter_of(tools.client, cache)
@@ -55,6 +68,8 @@ def add(
         .with_workers(WORKERS)
         .build(CheckCompanionReconciler(tools))
     )
+    if cordons.mode is not CordonMode.OFF:
+        _add_records(manager, tools)
 
 
 def add_indexes(cache: Cache) -> None:
@@ -92,6 +107,26 @@ def _add_checks(manager: Manager, tools: Tools, options: PodOptions) -> None:
         .build(OfOurJobs(reconciler, cache, NODECHECKS, job_keys))
     )
     reconciler.wake = controller.look_at
+
+
+def _add_records(manager: Manager, tools: Tools) -> None:
+    nodes, trust = manager.cache.store(NODES), Trust(manager.cache)
+
+    def decided(check: Object) -> Iterable[Request]:
+        counts = trust.counts(check["metadata"]["namespace"], CLUSTER)
+        return [Request(None, node) for node in decided_nodes(check)] if counts else []
+
+    def all_nodes(_: Object) -> Iterable[Request]:
+        return requests_for(nodes.list())
+
+    (
+        ControllerBuilder(manager, "noderecord")
+        .for_(NODES, predicate=appears)
+        .watches(NODECHECKS, decided, predicate=more_than_metadata)
+        .watches(NAMESPACES, all_nodes, predicate=cordon_label_changes)
+        .with_workers(RECORD_WORKERS)
+        .build(NodeRecordReconciler(tools))
+    )
 
 
 def checked_job(check: Object) -> Iterable[Request]:

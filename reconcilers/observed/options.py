@@ -79,6 +79,11 @@ class CordonMode(StrEnum):
     """Nodes are only read, for a controller that has no other right to them."""
 
 
+def limit_of(nodes: int, percent: int) -> int:
+    """Number of nodes that we may cordon at once; at least one."""
+    return max(1, nodes * percent // 100)
+
+
 @dataclass(frozen=True)
 class CordonOptions:
     mode: CordonMode = CordonMode.ENFORCE

@@ -8,7 +8,7 @@ from crds.elasticjob import ElasticJob
 from crds.elasticworker import ElasticWorker, WorkerPhase
 from crds.phases import JobPhase
 from reconcilers.failure.budgets import Overdrawn
-from reconcilers.failure.policy import spent_workers
+from reconcilers.failure.endings import spent_workers
 from reconcilers.observed.slots import wanted_slots
 from reconcilers.observed.worker_state import current_report, runs
 from reconcilers.observed.workers import Workers

@@ -101,26 +101,22 @@ def choose_plan(
     Verdicts are in order from the oldest plan to the newest, so that after a crash between their writes no
     older plan is applied over a newer one.
     """
-    chosen: ScalePlan | None = None
-    newer: ScalePlan | None = None
-    verdicts, sizes, refusals = list[PlanVerdict](), Sizes(nodes), 0
+    stands: ScalePlan | None = None
+    verdicts, sizes, last = list[PlanVerdict](), Sizes(nodes), last_plan(job)
     for plan in sorted(plans, key=age, reverse=True):
-        if plan.metadata.uid == last_plan(job):
+        if plan.metadata.uid == last:
             verdicts.append(applied(plan, job))
-        elif newer is not None:
-            message = f"the ScalePlan {newer.metadata.name} is newer"
+        elif stands is not None:
+            message = f"the ScalePlan {stands.metadata.name} is newer"
             verdicts.append(PlanVerdict(plan, ScalePlanPhase.SUPERSEDED, "NewerPlan", message))
-            continue
         elif (why := impossible(plan, job) or refusal(plan, job, workers, sizes)) is not None:
             verdicts.append(refused(plan, why))
-            refusals += 1
-            if refusals == MOST_REFUSALS:
+            if len(verdicts) == MOST_REFUSALS:
                 break
             continue
-        else:
-            chosen = plan
-        newer = newer or plan
-    return chosen, verdicts[::-1]
+        stands = stands or plan
+    is_new = stands is not None and stands.metadata.uid != last
+    return stands if is_new else None, verdicts[::-1]
 
 
 def applied(plan: ScalePlan, job: ElasticJob) -> PlanVerdict:

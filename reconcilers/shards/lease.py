@@ -158,34 +158,25 @@ def _without_leases(state: SetState) -> SetState:
 def _settled(state: SetState, spoken: Mapping[tuple[int, int], PullReport], crew: ShardPullers) -> SetState:
     """The set after the workers' reports on their leases, each of which counts once."""
     leases, waiting, tried = [], [state.waiting], list(state.tried)
-    last_lease, reason = state.last_lease, state.reason
-    again = state.again
+    last_lease, reason, again = state.last_lease, state.reason, state.again
     for held in state.leases:
         report = spoken.get((held.worker, held.incarnation))
-        if report is not None and report.lease != held.number:
-            report = None  # it is about an earlier lease
-        is_silent = (held.worker, state.definition.name) in crew.silent
-        is_there = crew.alive.get(held.worker) == held.incarnation and not is_silent
-        ended = not is_there or (report is not None and report.leaves)
-        if not ended and (report is None or not (report.wants or report.failed)):
+        about_it = report if report is not None and report.lease == held.number else None
+        kept, returned, failed = _parts(held, about_it, state, crew)
+        if kept and kept == held.elements:
             leases.append(held)
             continue
-        failed = common(held.elements, report.failed) if report else NONE
-        rest = minus(common(held.elements, report.rest), failed) if report else held.elements
-        if failed and report is not None:
-            reason = reason or report.reason[:MAX_SHARD_REASON]
-            histories = part_of(again, failed)
-            fresh = Tried((), minus(failed, union(*(each.elements for each in histories))))
-            tried += [Tried((*each.workers, held.worker), each.elements) for each in (*histories, fresh)]
-        if ended:
-            histories = part_of(again, rest)
-            tried += histories
-            waiting.append(minus(rest, union(*(each.elements for each in histories))))
-        elif (rest := _kept(held, rest, failed, state)) != held.elements:
+        if kept:
             last_lease += 1
-            leases += [replace(held, number=last_lease, elements=rest)] if rest else []
-        else:
-            leases.append(held)
+            leases.append(replace(held, number=last_lease, elements=kept))
+        if failed and about_it is not None:
+            reason = reason or about_it.reason[:MAX_SHARD_REASON]
+            before = part_of(again, failed)
+            fresh = Tried((), minus(failed, union(*(each.elements for each in before))))
+            tried += [Tried((*each.workers, held.worker), each.elements) for each in (*before, fresh)]
+        before = part_of(again, returned)
+        tried += before
+        waiting.append(minus(returned, union(*(each.elements for each in before))))
     leased = union(*(each.elements for each in leases)) if again else NONE
     given_up = [each for each in tried if len(each.workers) > state.definition.retries]
     histories = merged(each for each in tried if len(each.workers) <= state.definition.retries)
@@ -201,11 +192,28 @@ def _settled(state: SetState, spoken: Mapping[tuple[int, int], PullReport], crew
     )
 
 
-def _kept(held: Lease, rest: Intervals, failed: Intervals, state: SetState) -> Intervals:
-    """The elements that stay leased, of a lease whose `rest` is not done."""
-    if failed or len(state.leases) <= MANY_LEASES:
-        return rest
-    return tuple(each for each in held.elements if common((each,), rest))
+def _parts(
+    held: Lease, report: PullReport | None, state: SetState, crew: ShardPullers
+) -> tuple[Intervals, Intervals, Intervals]:
+    """The elements of a lease that stay leased, those that wait again, and those that failed; all others are
+    done.
+
+    Args:
+        report: the worker's report on this lease.
+    """
+    is_silent = (held.worker, state.definition.name) in crew.silent
+    is_there = crew.alive.get(held.worker) == held.incarnation and not is_silent
+    if report is None:
+        return (held.elements, NONE, NONE) if is_there else (NONE, held.elements, NONE)
+    failed = common(held.elements, report.failed)
+    rest = minus(common(held.elements, report.rest), failed)
+    if not is_there or report.leaves:
+        return NONE, rest, failed
+    if not (report.wants or report.failed):
+        return held.elements, NONE, NONE
+    if not failed and len(state.leases) > MANY_LEASES:
+        rest = tuple(each for each in held.elements if common((each,), rest))
+    return rest, NONE, failed
 
 
 def _fully_granted(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime
 from typing import Any
@@ -21,7 +20,6 @@ from crds.elasticworker import (
     WorkerExit,
     WorkerPhase,
 )
-from crds.failure_policy import FailureRule
 from crds.texts import shortened
 from reconcilers.failure import budgets
 from reconcilers.failure.facts import RESTARTED, began_at_unknown_step, highest_step
@@ -33,6 +31,7 @@ from reconcilers.observed.ending import reported_failure
 from reconcilers.observed.exit_class import PodEnd, classify_process
 from reconcilers.observed.start import last_line
 from reconcilers.observed.worker_state import HARDWARE_WELL, REPLACED
+from reconcilers.worker.assignment import Assignment
 from reconcilers.worker.leavers import may_train
 
 RELEASED = "Released"
@@ -174,16 +173,14 @@ def failed_status(
     end: PodEnd,
     pod: dict[str, Any] | None,
     report: AgentReport | None,
-    rules: Sequence[FailureRule],
+    assignment: Assignment,
     now: datetime,
     times: int = 1,
-    counted_round: int | None = None,
 ) -> ElasticWorkerStatus:
     """The status of a worker whose incarnation has ended like this.
 
     Args:
         times: how many ends like this one are counted.
-        counted_round: round in which the job has counted a failure in place of this worker's.
     """
     if end.exit_class is ExitClass.NODE_LOST and end.container and status.node_name:
         end = replace(end, message=f"{status.node_name}{RESTARTED}")
@@ -191,7 +188,7 @@ def failed_status(
     own = reported_failure(report)
     words = _words(None if is_others else own, end.message, end.log)
     text = words["message"] or _with_last_line(end)
-    action = action_for(rules, of_pod(pod, end, f"{text}\n{words['log_tail']}"))
+    action = action_for(assignment.failure_rules, of_pod(pod, end, f"{text}\n{words['log_tail']}"))
     in_good_order = _stops_in_good_order(pod, end)
     last_exit = WorkerExit(
         incarnation=worker.spec.incarnation,
@@ -214,7 +211,7 @@ def failed_status(
     spent = status.failure_budget
     for _ in range(min(times, MOST_AT_ONCE)):
         spent = budgets.after(spent, failed)
-    is_counted = own is not None and own.round == counted_round
+    is_counted = own is not None and own.round == assignment.counted_round
     return status.model_copy(
         update={
             "phase": WorkerPhase.FAILED,

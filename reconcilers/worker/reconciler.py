@@ -114,14 +114,8 @@ class WorkerReconciler(WithTools):
         pod = await self._find_pod(worker, earlier)
         leavers = self._slots.of(worker) if assignment.trains else NOBODY_LEAVES
         if pod is None and earlier is None and _wants_pod(assignment):
-            obstacle = self._unless_it_waits(assignment, leavers)
-            if obstacle is None:
-                pod, obstacle = await self._maker.start(assignment)
+            pod, obstacle = await self._start(assignment, raw, leavers)
             if obstacle is not None:
-                if obstacle.counts_ended:
-                    await self._delete_earlier_pods(assignment, even_last=True)
-                if obstacle.is_reported:
-                    await self._write_unscheduled(worker, raw, obstacle, leavers)
                 return Result(obstacle.retry_seconds)
             lease, again = None, None  # the Lease is new, and no agent has renewed it yet
         else:
@@ -132,23 +126,15 @@ class WorkerReconciler(WithTools):
         hold = None if assignment.released else self._maker.hold_of(assignment, pod)
         seen = Observation(
             pod=pod if pod is not None else self._gone_with_its_end(request, assignment),
+            assignment=assignment,
             leavers=leavers,
             gone_pod_uid=earlier.pod_uid if earlier else None,
             silence=silence,
             node_lost=self._node_lost(pod, lease, worker),
             node=self._node_of(pod, worker),
             device_taint=self._taints.of(pod["metadata"]["uid"], NO_EXECUTE) if pod is not None else None,
-            topology_keys=assignment.topology_keys,
-            domain_policy=assignment.domain_policy,
             warning=warning,
             hold=Hindrance(hold.reason, hold.message) if hold is not None and hold.is_reported else None,
-            rules=assignment.failure_rules,
-            restart_count=assignment.restart_count,
-            released=assignment.released,
-            owner_ended=assignment.ended,
-            counted_round=assignment.counted_round,
-            awaited=assignment.awaited,
-            heartbeat_timeout_seconds=assignment.heartbeat_timeout_seconds,
         )
         start_in = await self._record(request, assignment, raw, seen)
         clean_in = await self._clean(assignment, pod)
@@ -160,11 +146,24 @@ class WorkerReconciler(WithTools):
         seconds_left = self._silences.seconds_to_miss(assignment) if is_heard and not lacks_node else None
         return Result(min(waits, default=None), seconds_left)
 
+    async def _start(
+        self, assignment: Assignment, raw: Object, leavers: Leavers
+    ) -> tuple[Object | None, Obstacle | None]:
+        """Create the Pod, or report why it has to wait."""
+        pod, obstacle = None, self._unless_it_waits(assignment, leavers)
+        if obstacle is None:
+            pod, obstacle = await self._maker.start(assignment)
+        if obstacle is not None and obstacle.counts_ended:
+            await self._delete_earlier_pods(assignment, even_last=True)
+        if obstacle is not None and obstacle.is_reported:
+            await self._write_unscheduled(assignment, raw, obstacle, leavers)
+        return pod, obstacle
+
     def _unless_it_waits(self, assignment: Assignment, leavers: Leavers) -> Obstacle | None:
         """Why a Pod that would train at once has to wait; None for a Pod whose agent waits for a world."""
         if not leavers.training or assignment.waits_for_world:
             return None
-        status = observe(assignment.worker, Observation(pod=None, leavers=leavers), self._clock.now())
+        status = observe(assignment.worker, Observation(None, assignment, leavers), self._clock.now())
         others = [name for name in status.leaving_pods if name != pod_name(assignment.worker)]
         if not others:
             return None  # a leaving Pod of the same name has to be gone anyway
@@ -305,7 +304,7 @@ class WorkerReconciler(WithTools):
         status = observe(worker, seen, self._clock.now())
         if seen.pod is not None and status.last_exit != worker.status.last_exit:
             self._ending[request] = seen.pod
-        if seen.pod is not None and not seen.released and not _is_recorded(worker):
+        if seen.pod is not None and not assignment.released and not _is_recorded(worker):
             new = UnrecordedPod(_life(worker), seen.pod["metadata"]["uid"], self._clock.monotonic())
             known = self._unrecorded.setdefault(request, new)
             start_seconds = max(START_SECONDS, assignment.workers / STARTS_PER_SECOND)
@@ -322,11 +321,11 @@ class WorkerReconciler(WithTools):
         return None
 
     async def _write_unscheduled(
-        self, worker: ElasticWorker, raw: Object, obstacle: Obstacle, leavers: Leavers
+        self, assignment: Assignment, raw: Object, obstacle: Obstacle, leavers: Leavers
     ) -> None:
         """Write the obstacle as a condition, which the job reports too, with an Event."""
         now, message = self._clock.now(), obstacle.message
-        status = observe(worker, Observation(pod=None, leavers=leavers), now)
+        status = observe(assignment.worker, Observation(None, assignment, leavers), now)
         conditions = with_condition(
             status.conditions, SCHEDULED, ConditionStatus.FALSE, obstacle.reason, message, now
         )

@@ -8,13 +8,13 @@ counted when the next incarnation is first observed.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
 from crds.elasticworker import MAX_MESSAGE, ElasticWorker, ElasticWorkerStatus, WorkerPhase
-from crds.failure_policy import FailureAction, FailureRule
+from crds.failure_policy import FailureAction
 from crds.model import Condition, ConditionStatus
 from crds.texts import shortened
 from reconcilers.failure import budgets
@@ -38,6 +38,7 @@ from reconcilers.observed.worker_state import (
     SIDECARS_WELL,
     current_report,
 )
+from reconcilers.worker.assignment import Assignment
 from reconcilers.worker.ends import (
     end_counts,
     failed_status,
@@ -65,6 +66,7 @@ class Observation:
     """All that the Worker reconciler has read about the incarnation in `spec`."""
 
     pod: dict[str, Any] | None
+    assignment: Assignment
     leavers: Leavers = NOBODY_LEAVES
     """The slot's Pods whose training processes may run."""
     gone_pod_uid: str | None = None
@@ -77,28 +79,10 @@ class Observation:
     """Node of the Pod, also after the Pod's end."""
     device_taint: DeviceTaint | None = None
     """NoExecute taint of a device that the Pod uses."""
-    topology_keys: Sequence[str] = ()
-    """Node labels that name what nodes share."""
-    domain_policy: str | None = None
-    """Node label that names the domain (`reconcilers/observed/domains.py`)."""
     warning: Hindrance | None = None
     """Reason from the Pod's Events why it starts late."""
     hold: Hindrance | None = None
     """Feature's reason why the Pod is not scheduled, for when the scheduler gives none."""
-    rules: Sequence[FailureRule] = ()
-    """The job's failurePolicy."""
-    restart_count: int = 0
-    """Number of failures of one class that the worker's budget allows."""
-    released: bool = False
-    """Whether the job or check is suspended or finished, so that a missing Pod is no failure."""
-    owner_ended: WorkerPhase | None = None
-    """Final phase of an ended job, with which a worker without a Pod ends; None before."""
-    counted_round: int | None = None
-    """Round in which the job has counted a failure in place of this worker's."""
-    awaited: bool = False
-    """Whether a broken world may wait for the worker."""
-    heartbeat_timeout_seconds: float = 0.0
-    """Silence after which the worker is lost, if its node is too."""
 
 
 def observe(worker: ElasticWorker, seen: Observation, now: datetime) -> ElasticWorkerStatus:
@@ -132,9 +116,10 @@ def _with_late_heartbeat(
     conditions: list[Condition], silence: Silence | None, seen: Observation, now: datetime
 ) -> list[Condition]:
     """The conditions, with the time since which an agent that its job waits for is silent."""
-    is_late = silence is not None and seen.awaited and silence.is_late
+    is_late = silence is not None and seen.assignment.awaited and silence.is_late
     last_heard = now - timedelta(seconds=silence.seconds if silence is not None else 0.0)
-    message = f"no heartbeat; the worker is lost at {seen.heartbeat_timeout_seconds:.0f} s" if is_late else ""
+    lost_at = f"{seen.assignment.heartbeat_timeout_seconds:.0f} s"
+    message = f"no heartbeat; the worker is lost at {lost_at}" if is_late else ""
     return _shown(conditions, HEARTBEAT_ON_TIME, "Late", message, last_heard)
 
 
@@ -149,9 +134,9 @@ def _shown(
 
 def _of_the_pod(worker: ElasticWorker, seen: Observation, now: datetime) -> ElasticWorkerStatus:
     status = _of_this_incarnation(worker, now)
-    if status.phase in ENDED and not seen.released:
+    if status.phase in ENDED and not seen.assignment.released:
         return status
-    if status.last_exit and is_counted(status, worker.spec.incarnation) and not seen.released:
+    if status.last_exit and is_counted(status, worker.spec.incarnation) and not seen.assignment.released:
         end = status.last_exit  # a late write has since reported the Pod as alive
         known = {"message": end.message[:MAX_MESSAGE], "pod_uid": end.pod_uid or None}
         status = status.model_copy(update=known | {"phase": WorkerPhase.FAILED})
@@ -211,13 +196,13 @@ def _of_this_incarnation(worker: ElasticWorker, now: datetime) -> ElasticWorkerS
 def _without_pod(
     worker: ElasticWorker, status: ElasticWorkerStatus, seen: Observation, now: datetime
 ) -> ElasticWorkerStatus:
-    if seen.released:
+    if seen.assignment.released:
         if status.phase in ENDED:
             return status
         without_pod = {"pod_name": None, "pod_uid": None, "node_name": None, "node_uid": None}
         without_pod |= {"topology": None}
-        if seen.owner_ended is not None:
-            return _with_its_owner(status, seen.owner_ended, WITHOUT_POD).model_copy(update=without_pod)
+        if seen.assignment.ended is not None:
+            return _with_its_owner(status, seen.assignment.ended, WITHOUT_POD).model_copy(update=without_pod)
         waits_for_nothing = {"message": "", "conditions": []}
         return status.model_copy(update={"phase": WorkerPhase.PENDING} | without_pod | waits_for_nothing)
     gone = status.pod_uid or seen.gone_pod_uid
@@ -241,7 +226,7 @@ def _with_pod(
             "domain": _domain(worker, pod, seen),
         }
     )
-    if not seen.released:
+    if not seen.assignment.released:
         return _as_judged(worker, named, pod, seen, now, has_run=has_run)
     judged = judge(_situation(worker, named, pod, seen))
     if status.phase in ENDED:
@@ -249,9 +234,9 @@ def _with_pod(
     if judged.phase is WorkerPhase.SUCCEEDED:
         return _completed(named, pod)
     end = judged.end if judged.phase is WorkerPhase.FAILED else None
-    if end is None or seen.owner_ended is None or "deletionTimestamp" in pod["metadata"]:
+    if end is None or seen.assignment.ended is None or "deletionTimestamp" in pod["metadata"]:
         return named
-    return _in_an_ended_job(named, end, seen.owner_ended)
+    return _in_an_ended_job(named, end, seen.assignment.ended)
 
 
 def _as_judged(
@@ -273,16 +258,7 @@ def _as_judged(
     if judged.phase is WorkerPhase.SUCCEEDED:
         return _completed(status, pod)
     if judged.phase is WorkerPhase.FAILED and judged.end is not None:
-        return failed_status(
-            worker,
-            status,
-            judged.end,
-            pod,
-            report,
-            seen.rules,
-            now,
-            counted_round=seen.counted_round,
-        )
+        return failed_status(worker, status, judged.end, pod, report, seen.assignment, now)
     assert pod is not None
     if has_run and judged.phase is WorkerPhase.PENDING and not judged.failures:
         return worker.status  # the cache is stale: a Pod that has run is not pending again
@@ -312,7 +288,7 @@ def _situation(
         node=seen.node,
         deleted_node=(status.node_name or "") if _is_node_deleted(status, pod, seen) else "",
         node_lost=seen.node_lost,
-        silence=None if seen.released else seen.silence,
+        silence=None if seen.assignment.released else seen.silence,
     )
 
 
@@ -342,12 +318,10 @@ def _with_failures(
     if judged.end is None or judged.failures <= known:
         return status
     report, new = current_report(worker, status), judged.failures - known
-    after = failed_status(
-        worker, status, judged.end, pod, report, seen.rules, now, times=new, counted_round=seen.counted_round
-    )
+    after = failed_status(worker, status, judged.end, pod, report, seen.assignment, now, times=new)
     end = after.last_exit
     assert end is not None
-    spent = budgets.overdrawn(after.failure_budget, seen.restart_count, worker.metadata.name)
+    spent = budgets.overdrawn(after.failure_budget, seen.assignment.restart_count, worker.metadata.name)
     if spent or meaning_of(end.exit_class).needs_new_pod or end.action in FINAL_ACTIONS:
         return after
     return after.model_copy(
@@ -370,18 +344,18 @@ def _node_uid(worker: ElasticWorker, pod: dict[str, Any], seen: Observation) -> 
 
 def _topology(seen: Observation) -> list[str] | None:
     """Value of `status.topology`; None without topology keys or without a node in the cache."""
-    if seen.node is None or not seen.topology_keys:
+    if seen.node is None or not seen.assignment.topology_keys:
         return None
-    return [domain_of(seen.node, key) for key in seen.topology_keys]
+    return [domain_of(seen.node, key) for key in seen.assignment.topology_keys]
 
 
 def _domain(worker: ElasticWorker, pod: dict[str, Any], seen: Observation) -> str | None:
     """Value of `status.domain`; the stored one if the node is gone."""
-    if not seen.domain_policy:
+    if not seen.assignment.domain_policy:
         return None
     if seen.node is None or not pod.get("spec", {}).get("nodeName"):
         return worker.status.domain
-    return domain_of(seen.node, seen.domain_policy) or None
+    return domain_of(seen.node, seen.assignment.domain_policy) or None
 
 
 def _in_an_ended_job(

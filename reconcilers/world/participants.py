@@ -16,8 +16,8 @@ from crds.elasticworker import ElasticWorker, WorkerPhase
 from crds.phases import RendezvousPhase
 from crds.rendezvous import Rendezvous
 from crds.texts import shortened
+from reconcilers.failure.endings import exhausted_workers, spare_workers
 from reconcilers.failure.meaning import meaning_of
-from reconcilers.failure.policy import exhausted_workers, spare_workers
 from reconcilers.observed.builder import DEFAULT_GRACE_SECONDS, grace_seconds
 from reconcilers.observed.minimum import minimum_workers
 from reconcilers.observed.slots import base_of, extra_slots, present_slots, slots_of

@@ -91,7 +91,7 @@ def test_the_memory_is_told_of_a_plan_whether_or_not_a_vote_comes_of_it(
     standing = SimpleNamespace(planned_tier=lambda *_: tier)
     membership: Any = SimpleNamespace(standing=standing)
     unused: Any = None
-    memory: Any = SimpleNamespace(peers=lambda: None, note_plan=lambda: plans.append(None))
+    memory: Any = SimpleNamespace(replicas=SimpleNamespace(peers=None), note_plan=lambda: plans.append(None))
     processes: Any = None
     action = NextAction(AgentVerb.STAND_BY, 2)
     votes = Votes(membership, unused, unused, memory, unused, 1.0, 1.0)

@@ -79,6 +79,19 @@ def test_a_probe_that_takes_long_to_leave_its_devices_has_passed(monkeypatch: py
     assert run(misbehaving("")).ending is ProbeEnding.PASSED
 
 
+def test_a_probe_that_fails_in_time_has_failed_however_long_it_takes_to_leave(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    exits_within = runner._exits_within
+
+    def slowly(pid: int, seconds: float) -> bool:
+        monkeypatch.setattr(runner._Running, "_seconds", lambda _: 400.0)
+        return exits_within(pid, 300.0)
+
+    monkeypatch.setattr(runner, "_exits_within", slowly)
+    assert run(misbehaving("raise", timeout_seconds=300.0)).ending is ProbeEnding.CRASHED
+
+
 def test_a_probe_that_closes_its_output_and_stays_has_not_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(runner, "ABANDON_SECONDS", 0.2)
     report = run(misbehaving("close"))

@@ -46,8 +46,9 @@ from reconcilers.scaleplan.verdicts import applied, choose_plan, without_job
 from reconcilers.scaleplan.wiring import more_of_a_plan
 from reconcilers.worker.companions import budget_of
 from reconcilers.worker.injection import inject_agent
-from reconcilers.worker.worker_status import Observation, observe
+from reconcilers.worker.worker_status import observe
 from tests.reconcilers.build import NOW
+from tests.reconcilers.observing import observation
 
 JSON = dict[str, Any]
 PREDICATES = {
@@ -136,7 +137,7 @@ def look_at_plan(
 
 
 def status_of(worker: ElasticWorker, pod: JSON | None, **more: Any) -> Any:
-    status = observe(worker, Observation(pod=pod, **more), NOW)
+    status = observe(worker, observation(pod=pod, **more), NOW)
     orjson.dumps(status.model_copy(update={"agent": None}).to_wire())
     return status
 

@@ -13,8 +13,9 @@ from crds.job_status import FailureBudget
 from crds.phases import JobPhase, RendezvousPhase
 from crds.rendezvous import Rendezvous
 from reconcilers.conditions.table import TABLE
+from reconcilers.failure.endings import spare_workers
 from reconcilers.failure.hangs import was_counted
-from reconcilers.failure.policy import Assessment, assess, spare_workers
+from reconcilers.failure.policy import Assessment, assess
 from reconcilers.job import events as job_events
 from reconcilers.job.status import ended
 from reconcilers.job.times import with_times_by_our_clock
@@ -116,9 +117,9 @@ class Life:
             world = status.rendezvous
         written = {
             "rendezvous": world,
-            "restarts": found.restarts,
-            "failure_budget": found.budget,
-            "last_failure": found.last_failure,
+            "restarts": found.count.restarts,
+            "failure_budget": found.count.budget,
+            "last_failure": found.count.last_failure,
         }
         self.job = self.job.model_copy(update={"status": self.job.status.model_copy(update=written)})
         return found

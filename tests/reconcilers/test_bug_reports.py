@@ -18,8 +18,9 @@ from reconcilers.observed.ending import LEFT_EARLY, PROCESS_FAILED
 from reconcilers.observed.options import AgentSource
 from reconcilers.worker.injection import INIT_CONTAINER, inject_agent
 from reconcilers.worker.job_pod import build_job_pod
-from reconcilers.worker.worker_status import Observation, observe
+from reconcilers.worker.worker_status import observe
 from tests.reconcilers.build import NOW, failure, job, report, worker
+from tests.reconcilers.observing import observation
 from tests.reconcilers.pods import RUNS, STARTS, crash_loop, ended
 
 JSON = dict[str, Any]
@@ -145,7 +146,7 @@ def test_a_pod_of_a_bug_report_comes_to_the_right_end(case: Case) -> None:
         phase=WorkerPhase.PENDING if case.phase == "Pending" else WorkerPhase.RUNNING,
         **({} if case.said is None else {"agent": case.said.to_wire()}),
     )
-    status = observe(of, Observation(pod_of(case), restart_count=9), NOW)
+    status = observe(of, observation(pod_of(case), restart_count=9), NOW)
     end = status.last_exit
     if case.expected in (SUCCEEDED, RUNNING):
         assert (status.phase, end, status.restarts) == (case.expected, None, {})

@@ -16,8 +16,7 @@ from crds.findings import FaultyDomain, FaultyLink, Finding, Verdict
 from crds.nodecheck import MAX_NODES, MOST_NAMED, CheckRound, NodeCheck, NodeCheckStatus
 from dlr.job.check_outcome import rounds_of, verdicts_of
 from healthcheck.measurements import CheckHistory, LocalResult
-from reconcilers.cordon.findings import accused_nodes
-from reconcilers.findings.finished import FinishedCheck
+from reconcilers.findings.finished import FinishedCheck, accused_nodes
 from reconcilers.nodecheck.nodes import Out
 from reconcilers.nodecheck.size import FOUND_BYTES, to_wire
 from reconcilers.nodecheck.status import MAX_PLACES, concluded, settled, summary_of, with_local_failures

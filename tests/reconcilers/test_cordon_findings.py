@@ -19,12 +19,12 @@ from crds.cordon import reason_of
 from crds.findings import Finding
 from crds.nodecheck import NodeCheck
 from reconcilers.cordon import wiring as cordons
-from reconcilers.cordon.findings import NodeFindings, decided_nodes, failed_nodes
+from reconcilers.cordon.findings import NodeFindings, failed_nodes
 from reconcilers.cordon.policy import NodeCordon, decide_cordon, newest
 from reconcilers.cordon.reconciler import NodeCordonReconciler
 from reconcilers.cordon.statement import Statement, statement_on
 from reconcilers.findings.faulty import decision_of, decisions_of, finding_of_worker, last_error, suspicion_of
-from reconcilers.findings.finished import FinishedCheck
+from reconcilers.findings.finished import FinishedCheck, decided_nodes
 from reconcilers.observed.options import CordonMode, CordonOptions
 from reconcilers.runtime.kinds import ELASTICWORKERS, NODECHECKS
 from reconcilers.setup import add_indexes
@@ -160,13 +160,13 @@ async def test_what_is_found_of_a_new_node_counts_whatever_the_controllers_clock
         assert [(each.kind, each.verdict) for each in found] == [
             ("NodeCheck", "Faulty"), ("ElasticWorker", "Faulty")
         ]  # fmt: skip
-        assert len(findings.record_of(JOINED)) == 1
+        assert len(findings._finished.record_of(JOINED)) == 1
 
 
 @pytest.mark.parametrize("clock", CLOCKS)
 async def test_what_was_found_of_an_earlier_machine_of_that_name_counts_no_more(clock: timedelta) -> None:
     findings = read_by(clock, made=-60, as_of=-30, machine="m0")
-    assert findings.deciding(JOINED) == [] and findings.record_of(JOINED) == []
+    assert findings.deciding(JOINED) == [] and findings._finished.record_of(JOINED) == []
     assert findings.suspicions(JOINED) == [] and await findings.ignored(JOINED) == []
 
 
@@ -234,7 +234,7 @@ ENFORCE, REPORT = CordonOptions(), CordonOptions(CordonMode.REPORT)
 def said(
     node: NodeCordon, options: CordonOptions = ENFORCE, *, has_room: bool = True, accused: bool = False
 ) -> Statement:
-    statement = statement_on(node, decide_cordon(node, has_room=has_room), options, accused=accused)
+    statement = statement_on(node, decide_cordon(node, lambda: has_room), options, accused=accused)
     assert statement is not None
     return statement
 

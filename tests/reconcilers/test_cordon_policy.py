@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from crds import names
 from crds.cordon import read_acted, reason_of, write_acted
 from crds.findings import Cause, Finding, Verdict
-from reconcilers.cordon.policy import ENOUGH_PASSES, NodeCordon, decide_cordon, limit_of, newest
+from reconcilers.cordon.policy import ENOUGH_PASSES, NodeCordon, decide_cordon, newest
+from reconcilers.observed.options import limit_of
 from tests.reconcilers.build import later
 
 LABEL_VALUE = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
@@ -32,7 +33,7 @@ def heard(node: NodeCordon, said: Finding) -> NodeCordon:
 
 def looked_at(node: NodeCordon, fleet: Collection[NodeCordon], limit: int) -> NodeCordon:
     """As the reconciler decides on it."""
-    return decide_cordon(node, has_room=sum(each.taint is not None for each in fleet) < limit)
+    return decide_cordon(node, lambda: sum(each.taint is not None for each in fleet) < limit)
 
 
 ACCUSED = NodeCordon("node-6", finding=found(1))
@@ -68,8 +69,8 @@ def test_a_node_is_as_its_newest_finding_wants_it(node: NodeCordon, wanted: Node
 
 
 def test_a_node_without_room_stays_in_service_and_a_cordoned_one_out_of_it() -> None:
-    assert decide_cordon(ACCUSED, has_room=False) == ACCUSED
-    assert decide_cordon(CORDONED, has_room=False) == CORDONED
+    assert decide_cordon(ACCUSED, lambda: False) == ACCUSED
+    assert decide_cordon(CORDONED, lambda: False) == CORDONED
 
 
 @pytest.mark.parametrize(

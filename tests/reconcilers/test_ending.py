@@ -21,10 +21,11 @@ from reconcilers.observed.silence import Silence, SilenceVerdict
 from reconcilers.observed.start import hindrance_of
 from reconcilers.runtime.acts import Event
 from reconcilers.shapes import kept_of_pod
-from reconcilers.worker.worker_status import Observation, observe
+from reconcilers.worker.worker_status import observe
 from reconcilers.world.participants import Ages, participants_of
 from tests.reconcilers import judging
 from tests.reconcilers.build import NOW, check_worker, failure, job, report, worker
+from tests.reconcilers.observing import observation
 from tests.reconcilers.pods import RUNS, STARTS, again, crash_loop, ended, pod_with
 
 JSON = dict[str, Any]
@@ -247,7 +248,7 @@ def test_an_agent_whose_report_cannot_be_read_has_not_said_that_training_succeed
 
 
 def seen(of: ElasticWorker, pod: JSON | None, **more: Any) -> Any:
-    return observe(of, Observation(pod=pod, **more), NOW)
+    return observe(of, observation(pod=pod, **more), NOW)
 
 
 def saying(state: AgentState, observed_round: int = 1, **more: Any) -> ElasticWorker:
@@ -322,7 +323,11 @@ def test_a_torchrun_that_does_not_find_dlr_says_what_to_write() -> None:
 def test_errors_behind_the_launchers_mark_are_told_apart_and_matched_by_the_failure_policy() -> None:
     rule = FailureRule.model_validate({"action": "FailJob", "onMessagePattern": "libcudart"})
     statuses = [
-        seen(worker(), pod_with(ended(1, message=f"{MARKED}dlr: {text}\n"), phase="Failed"), rules=[rule])
+        seen(
+            worker(),
+            pod_with(ended(1, message=f"{MARKED}dlr: {text}\n"), phase="Failed"),
+            failure_rules=[rule],
+        )
         for text in ("ImportError: libcudart.so.12", "ModuleNotFoundError: No module named 'x'", DEVICE)
     ]
     assert len({status.failure_budget.signature for status in statuses}) == 3

@@ -32,7 +32,7 @@ def test_first_failure_is_restarted_at_once_and_told_with_its_culprit() -> None:
     life.train()
     found = life.fail(1)
     assert (life.world.phase, life.world.round) == (FORMED, 2)
-    assert (found.restarts, life.budget.spent) == ({"UserError": 1}, {"UserError": 1})
+    assert (found.count.restarts, life.budget.spent) == ({"UserError": 1}, {"UserError": 1})
     assert (
         "Warning",
         "WorldBroken",
@@ -242,7 +242,7 @@ def test_replace_gives_the_culprit_a_new_pod_once_its_failure_is_written() -> No
     assert found.renewals["w1"].reason == (
         "a rule of failurePolicy replaces it: digits-worker-1 rank 1: ValueError: bad"
     )
-    assert found.restarts == {"UserError": 1}
+    assert found.count.restarts == {"UserError": 1}
 
 
 @pytest.mark.parametrize(

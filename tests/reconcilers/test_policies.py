@@ -10,7 +10,7 @@ from crds.elasticworker import ExitClass, WorkerPhase
 from crds.phases import JobPhase, RendezvousPhase
 from crds.rendezvous import Rendezvous
 from reconcilers.failure.memory import MemoryRoom
-from reconcilers.failure.policy import Renewal
+from reconcilers.failure.renewals import Renewal
 from reconcilers.job import status as job_status
 from reconcilers.job.workers import MAX_DELAY_SECONDS, delay_seconds, plan_relaunches, relaunched
 from reconcilers.observed.ending import NODE_DELETED

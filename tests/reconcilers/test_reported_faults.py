@@ -19,11 +19,12 @@ from reconcilers.observed.hardware import reports_fault
 from reconcilers.observed.worker_state import HARDWARE_WELL
 from reconcilers.observed.workers import Workers
 from reconcilers.shapes import kept_of_pod
-from reconcilers.worker.worker_status import Observation, observe
+from reconcilers.worker.worker_status import observe
 from reconcilers.world.reported_faults import with_reported
 from reconcilers.world.vetting import UNJUDGED
 from tests.reconcilers.build import NOW, bounds, check_worker, job, later, pod, worker
 from tests.reconcilers.judging import after
+from tests.reconcilers.observing import observation
 from tests.reconcilers.test_job_plan import seen, trains
 
 WATCH = {
@@ -83,15 +84,15 @@ def test_a_workers_status_says_which_device_and_whose_word_it_is(
 ) -> None:
     raw = with_devices(*devices)
     read = kept_of_pod(raw | {"metadata": raw["metadata"] | {"name": "p"}}) if kept else raw
-    assert hardware_of(observe(worker(), Observation(read, node=node), NOW)) == expected
+    assert hardware_of(observe(worker(), observation(read, node=node), NOW)) == expected
 
 
 def test_the_word_is_withdrawn_with_the_fault_and_never_taken_of_the_pods_of_a_check() -> None:
-    status = observe(worker(), Observation(with_devices(), node=FAULTY), NOW)
+    status = observe(worker(), observation(with_devices(), node=FAULTY), NOW)
     assert hardware_of(status) is not None
     again = worker().model_copy(update={"status": status})
-    assert hardware_of(observe(again, Observation(with_devices(), node=WELL), later(1))) is None
-    assert hardware_of(observe(check_worker(), Observation(with_devices(), node=FAULTY), NOW)) is None
+    assert hardware_of(observe(again, observation(with_devices(), node=WELL), later(1))) is None
+    assert hardware_of(observe(check_worker(), observation(with_devices(), node=FAULTY), NOW)) is None
 
 
 def test_the_end_by_a_device_taint_says_so() -> None:
@@ -186,7 +187,7 @@ def test_the_end_of_the_pod_that_left_keeps_whose_word_it_was() -> None:
     moved = old.model_copy(
         update={"spec": old.spec.model_copy(update={"incarnation": 2, "reported_nodes": ["n2"]})}
     )
-    end = observe(moved, Observation(None), later(1)).last_exit
+    end = observe(moved, observation(None), later(1)).last_exit
     assert end is not None and (end.exit_class, end.reason) == (ExitClass.CHECK_FAILED, "NodeFault")
     assert end.message.endswith("node n2: its condition GpuMemWatch is True by NVSentinel")
 

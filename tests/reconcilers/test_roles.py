@@ -16,7 +16,7 @@ from crds.elasticjob import ElasticJob
 from crds.elasticworker import ElasticWorker, ExitClass, WorkerExit, WorkerPhase
 from crds.job_status import FailureBudget
 from crds.phases import JobPhase
-from reconcilers.failure.policy import exhausted_workers
+from reconcilers.failure.endings import exhausted_workers
 from reconcilers.job.plan import JobPlan
 from reconcilers.job.strategy import Strategies
 from reconcilers.look import ObservedJob

@@ -107,7 +107,7 @@ def test_a_failure_is_recorded_by_the_controllers_clock() -> None:
     broken = Break(0, "worker 0 failed", ahead.status.agent)
     world = {"round": 1, "phase": "Formed", "members": "0-1", "worldSize": 2}
     found = assess(job(status={"rendezvous": world}), Workers([ahead, trains(1)]), {}, [broken], NOW)
-    assert found.last_failure is not None and found.last_failure.time == NOW
+    assert found.count.last_failure is not None and found.count.last_failure.time == NOW
 
 
 def test_who_failed_soonest_after_the_common_start_is_first_whatever_the_nodes_clocks_say() -> None:

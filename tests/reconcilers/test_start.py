@@ -29,6 +29,7 @@ from reconcilers.worker.worker_status import Observation, observe
 from tests.reconcilers.build import NOW, job, later, pod, worker
 from tests.reconcilers.caches import shaped_cache, tools_of
 from tests.reconcilers.judging import judge, warnings
+from tests.reconcilers.observing import observation
 
 JSON = dict[str, Any]
 
@@ -41,8 +42,8 @@ def waits(reason: str, message: str = "") -> JSON:
 def after(*seen: Observation) -> ElasticWorkerStatus:
     """The status of a worker when all of this has been observed."""
     found = worker(0, WorkerPhase.PENDING)
-    for second, observation in enumerate(seen):
-        found = found.model_copy(update={"status": observe(found, observation, later(second))})
+    for second, each in enumerate(seen):
+        found = found.model_copy(update={"status": observe(found, each, later(second))})
     return found.status
 
 
@@ -52,8 +53,8 @@ def started(status: ElasticWorkerStatus) -> Hindrance | None:
 
 
 def test_an_image_that_is_tried_again_and_again_says_the_same_all_the_time() -> None:
-    failed = Observation(pod=waits("ErrImagePull", "registry/x: not found"))
-    backs_off = Observation(pod=waits("ImagePullBackOff", 'Back-off pulling image "x"'))
+    failed = observation(pod=waits("ErrImagePull", "registry/x: not found"))
+    backs_off = observation(pod=waits("ImagePullBackOff", 'Back-off pulling image "x"'))
     once = after(failed)
     said = "main: ErrImagePull: registry/x: not found (the Pod has no pull secret)"
     assert started(once) == ("ImagePullBackOff", said)
@@ -64,25 +65,25 @@ def test_an_image_that_cannot_be_pulled_is_told_with_the_pods_pull_secrets() -> 
     denied = waits("ImagePullBackOff", "401 Unauthorized")
     denied["spec"]["imagePullSecrets"] = [{"name": "registri"}, {"name": "mirror"}]
     said = "main: ImagePullBackOff: 401 Unauthorized (pull secrets of the Pod: registri, mirror)"
-    assert started(after(Observation(pod=kept_of_pod(denied)))) == ("ImagePullBackOff", said)
+    assert started(after(observation(pod=kept_of_pod(denied)))) == ("ImagePullBackOff", said)
 
 
 def test_a_pod_whose_key_was_deleted_says_what_to_do() -> None:
     missing = f'secret "{names.key_secret("uid-digits")}" not found'
     waiting = waits("CreateContainerConfigError", missing)
-    said = started(after(Observation(pod=waiting)))
+    said = started(after(observation(pod=waiting)))
     assert said is not None and lacks_key(waiting)
     assert said.message.startswith(f"main: CreateContainerConfigError: {missing}: it was deleted")
     assert said.message.endswith("suspend and resume the job")
     of_check = waiting | {"metadata": waiting["metadata"] | {"labels": {names.LABEL_CHECK: "nightly"}}}
-    said = started(after(Observation(pod=of_check)))
+    said = started(after(observation(pod=of_check)))
     assert said is not None and said.message.endswith("make the NodeCheck again")
     assert not lacks_key(waits("CreateContainerConfigError", 'secret "mine" not found'))
 
 
 def test_what_an_event_said_holds_until_the_pod_starts() -> None:
-    creating, runs = Observation(pod=waits("ContainerCreating")), Observation(pod=pod(0, "Running"))
-    warned = Observation(pod=waits("ContainerCreating"), warning=Hindrance("FailedMount", "no secret"))
+    creating, runs = observation(pod=waits("ContainerCreating")), observation(pod=pod(0, "Running"))
+    warned = observation(pod=waits("ContainerCreating"), warning=Hindrance("FailedMount", "no secret"))
     assert started(after(creating)) is None
     told = after(creating, warned, creating)
     assert started(told) == ("FailedMount", "no secret") and told.message == "no secret"
@@ -91,13 +92,13 @@ def test_what_an_event_said_holds_until_the_pod_starts() -> None:
 
 
 def test_what_is_over_by_a_later_reading_of_the_events_is_not_told_any_more() -> None:
-    creating = Observation(pod=waits("ContainerCreating"))
-    warned = Observation(pod=waits("ContainerCreating"), warning=Hindrance("FailedMount", "no secret"))
-    read = Observation(pod=waits("ContainerCreating"), warning=NOTHING)
+    creating = observation(pod=waits("ContainerCreating"))
+    warned = observation(pod=waits("ContainerCreating"), warning=Hindrance("FailedMount", "no secret"))
+    read = observation(pod=waits("ContainerCreating"), warning=NOTHING)
     over = after(warned, creating, read)
     assert started(over) is None and over.message == ""
-    assert started(after(Observation(pod=waits("ErrImagePull")), read, creating)) is None
-    assert started(after(Observation(pod=waits("ErrImagePull")), creating)) is not None
+    assert started(after(observation(pod=waits("ErrImagePull")), read, creating)) is None
+    assert started(after(observation(pod=waits("ErrImagePull")), creating)) is not None
 
 
 def event(type_: str, reason: str, message: str, second: int, reporter: str = "kubelet") -> JSON:
@@ -210,11 +211,11 @@ async def test_a_container_that_runs_before_training_is_named_once_it_is_late(
     assert named == ("PodInitializing", words)
     assert not server.asked
     of = worker(phase=WorkerPhase.PENDING)
-    status = observe(of, Observation(pod=late, warning=named), NOW)
+    status = observe(of, observation(pod=late, warning=named), NOW)
     shown, _ = judge(job(replicas=1), workers=[of.model_copy(update={"status": status})])
     assert words in warnings(shown)["WorkersNotStarted"].message
     late["status"]["initContainerStatuses"] = []
-    after = observe(of.model_copy(update={"status": status}), Observation(pod=late), NOW)
+    after = observe(of.model_copy(update={"status": status}), observation(pod=late), NOW)
     assert not after.message, "what ran before has ended"
 
 

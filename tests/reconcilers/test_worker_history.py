@@ -16,8 +16,9 @@ from crds.elasticworker import (
 )
 from reconcilers.observed.worker_state import ENDED
 from reconcilers.worker.ends import RELEASED
-from reconcilers.worker.worker_status import Observation, observe
+from reconcilers.worker.worker_status import observe
 from tests.reconcilers.build import NOW, later, pod, report, terminated, worker
+from tests.reconcilers.observing import observation
 
 
 class Slot:
@@ -29,7 +30,7 @@ class Slot:
         self.worker = self.worker.model_copy(update={"metadata": created})
 
     def seen(self, at: float, **seen: Any) -> None:
-        status = observe(self.worker, Observation(**seen), later(at))
+        status = observe(self.worker, observation(**seen), later(at))
         stored = ElasticWorkerStatus.model_validate(status.to_wire())
         self.worker = self.worker.model_copy(update={"status": stored})
 

@@ -11,12 +11,13 @@ from crds.failure_policy import FailureAction, FailureRule
 from reconcilers.observed.conditions import condition_of
 from reconcilers.observed.silence import Silence, SilenceVerdict
 from reconcilers.observed.worker_state import HEARTBEAT_ON_TIME, current_report, finished, stuck_by
-from reconcilers.worker.worker_status import Observation, observe
+from reconcilers.worker.worker_status import observe
 from tests.reconcilers.build import NOW, failure, later, pod, report, terminated, worker
+from tests.reconcilers.observing import observation
 
 
 def after(seen_worker: ElasticWorker, **seen: Any) -> Any:
-    return observe(seen_worker, Observation(**seen), NOW)
+    return observe(seen_worker, observation(**seen), NOW)
 
 
 def test_what_the_node_shares_with_others_is_in_the_status_where_it_is_asked_for() -> None:
@@ -196,7 +197,7 @@ def test_a_late_heartbeat_shows_only_where_the_job_may_wait_for_it(
 def test_rule_that_matches_is_written_with_the_end_and_ignore_spends_nothing() -> None:
     rule = FailureRule.model_validate({"action": "Ignore", "onExitCodes": {"operator": "In", "values": [7]}})
     ended = pod(phase="Failed", containerStatuses=[terminated(7)])
-    status = after(worker(), pod=ended, rules=[rule])
+    status = after(worker(), pod=ended, failure_rules=[rule])
     assert (status.last_exit.action, status.restarts) == (FailureAction.IGNORE, {"UserError": 1})
     assert status.failure_budget.spent == {}
     assert after(worker(), pod=ended).failure_budget.spent == {"UserError": 1}
@@ -350,7 +351,7 @@ def test_a_pod_that_fails_after_its_job_has_ended_is_failed_and_counts_nothing(
     pod_status: dict[str, Any],
 ) -> None:
     before = worker(0)
-    seen = Observation(pod=pod(0, "Failed", **pod_status), released=True, owner_ended=WorkerPhase.FAILED)
+    seen = observation(pod=pod(0, "Failed", **pod_status), released=True, ended=WorkerPhase.FAILED)
     status = observe(before, seen, NOW)
     assert status.phase is WorkerPhase.FAILED and status.message
     assert (status.last_exit, status.restarts, status.failure_budget) == (None, {}, None)
@@ -362,7 +363,7 @@ def test_a_pod_that_fails_after_its_job_has_ended_is_failed_and_counts_nothing(
 def test_who_has_no_pod_when_its_job_has_ended_ends_with_it(
     ended: WorkerPhase, phase: WorkerPhase | None
 ) -> None:
-    seen = Observation(pod=None, released=True, owner_ended=ended)
+    seen = observation(pod=None, released=True, ended=ended)
     status = observe(worker(0, phase), seen, NOW)
     assert (status.phase, status.pod_uid) == (ended, None)
     again = observe(worker(0, phase).model_copy(update={"status": status}), seen, later(9))
@@ -370,11 +371,9 @@ def test_who_has_no_pod_when_its_job_has_ended_ends_with_it(
 
 
 def test_what_runs_on_after_its_job_has_ended_is_running_until_its_pod_is_not() -> None:
-    seen = Observation(pod=pod(0), released=True, owner_ended=WorkerPhase.FAILED)
+    seen = observation(pod=pod(0), released=True, ended=WorkerPhase.FAILED)
     assert observe(worker(0), seen, NOW).phase is WorkerPhase.RUNNING
-    leaves = Observation(pod=pod(0, deleted=True), released=True, owner_ended=WorkerPhase.SUCCEEDED)
+    leaves = observation(pod=pod(0, deleted=True), released=True, ended=WorkerPhase.SUCCEEDED)
     assert observe(worker(0), leaves, NOW).phase is WorkerPhase.RUNNING
-    lost = Observation(
-        pod=pod(0), node_lost="node-0 is not ready", released=True, owner_ended=WorkerPhase.FAILED
-    )
+    lost = observation(pod=pod(0), node_lost="node-0 is not ready", released=True, ended=WorkerPhase.FAILED)
     assert observe(worker(0), lost, NOW).phase is WorkerPhase.FAILED

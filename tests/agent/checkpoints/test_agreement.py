@@ -115,14 +115,18 @@ class World:
         """All processes have left after that step, and the Pod of one agent goes: it is in no world any more."""
         for agent, memory in enumerate(self.memories):
             assert memory is not None
-            memory.note_departure(step)
+            memory.replicas.depart(step)
             if agent != gone:
                 memory.expect(frozenset({gone}), after_failure=False)
         leaver = self.memories.pop(gone)
         assert leaver is not None
         self.size -= 1
         threading.Thread(
-            target=lambda: (leaver.hand_over(300), leaver.close(), leaver._server._listener.close()),
+            target=lambda: (
+                leaver.replicas.hand_over(300),
+                leaver.close(),
+                leaver.replicas._server._listener.close(),
+            ),
             daemon=True,
         ).start()
 
@@ -225,7 +229,11 @@ def test_what_a_failed_fetch_has_written_over_is_counted_on_no_more(
         slot.sum_up()
     replica.bytes(CONTROL_BYTES + 5, CONTROL_BYTES + 6)[0] ^= 1
     assert [file["resume"] for file in world.meet(2)] == [None] * 3
-    counts = [len(found.held) for text in said if (found := decode(text)) and found.address == memory.address]
+    counts = [
+        len(found.held)
+        for text in said
+        if (found := decode(text)) and found.address == memory.replicas.address
+    ]
     assert min(counts) < max(counts), "the agent said anew what it holds"
 
 
@@ -233,8 +241,8 @@ def test_an_offer_is_taken_from_the_agent_whose_peer_this_is_alone(world: World)
     world.save(world.meet(1), 10, 0)
     memory, stranger = world.memories[1], world.memories[2]
     assert memory is not None and stranger is not None
-    assert memory._agreed.source == ReplicaSource(0, world.memories[0].address, 1)  # type: ignore[union-attr]
-    assert not memory._take_replica(Mark(1, 10, 2, 3), stranger.address)
+    assert memory.replicas.agreed.source == ReplicaSource(0, world.memories[0].replicas.address, 1)  # type: ignore[union-attr]
+    assert not memory.replicas.take(Mark(1, 10, 2, 3), stranger.replicas.address)
     assert all(mark.rank != 2 for _, mark in memory._pool.with_sums())
 
 
@@ -288,7 +296,7 @@ def test_agents_that_end_in_a_recovery_say_all_that_is_left_and_who_is_lost(worl
     assert holder.last_save(None, 5.0) is None, "no process has said where it saves"
     for file in told:
         Notice(ProcessFile(notice_file=file["notice_file"])).tell_storage(place)
-    lost._server._listener.close()
+    lost.replicas._server._listener.close()
     lost.close()
     for memory in (holder, other):
         memory.inventory(2)  # the next round was being joined
@@ -300,7 +308,9 @@ def test_agents_that_end_in_a_recovery_say_all_that_is_left_and_who_is_lost(worl
     held = {Mark(*mark) for save in saves for *mark, _ in save.slots}
     assert held == {Mark(1, 10, rank, 3) for rank in range(3)}
     assert {Slot.open(path).mark for save in saves for *_, path in save.slots} == held
-    assert not holder._take_replica(Mark(1, 11, 0, 3), lost.address), "nothing is written over any more"
+    assert not holder.replicas.take(Mark(1, 11, 0, 3), lost.replicas.address), (
+        "nothing is written over any more"
+    )
 
 
 def test_the_thread_of_an_abandoned_meeting_acts_no_more(world: World) -> None:
@@ -343,9 +353,9 @@ def test_a_pod_that_goes_does_not_wait_for_a_copy_of_what_its_processes_did_not_
     world.save(world.meet(1), 10, 0)
     memory = world.memories[1]
     assert memory is not None
-    memory.note_departure(11)
+    memory.replicas.depart(11)
     began_at = time.monotonic()
-    memory.hand_over(600)
+    memory.replicas.hand_over(600)
     assert time.monotonic() - began_at < 300
 
 
