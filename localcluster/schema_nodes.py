@@ -56,7 +56,6 @@ def reachable(roots: set[str], components: Components) -> set[str]:
 PRESERVE = "x-kubernetes-preserve-unknown-fields"
 EMBEDDED = "x-kubernetes-embedded-resource"
 OBJECT_META = "io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta"
-RESOURCE_FIELDS = ("apiVersion", "kind", "metadata")
 
 
 @dataclass(eq=False)

@@ -52,8 +52,6 @@ class LabelSelector:
         return all(requirement.matches(present) for requirement in self.requirements)
 
 
-EVERYTHING = LabelSelector()
-
 _NAME = r"[A-Za-z0-9](?:[-A-Za-z0-9_.]*[A-Za-z0-9])?"
 _KEY_PATTERN = re.compile(rf"(?:[a-z0-9](?:[-a-z0-9.]*[a-z0-9])?/)?{_NAME}")
 _VALUE_PATTERN = re.compile(rf"(?:{_NAME})?")

@@ -33,19 +33,6 @@ from reconcilers.scale.uptake import Vacant
 from reconcilers.world.participants import Ages
 from reconcilers.world.vetting import UNJUDGED, Standing, Vetting
 
-OF_ANOTHER_NAMESPACE = "a worker of another namespace's job"
-
-
-@dataclass(frozen=True)
-class Neighbour:
-    """A worker of another job that runs on one of this job's nodes."""
-
-    worker: str
-    """Its name; `OF_ANOTHER_NAMESPACE` if users of the job may not see it."""
-    node: str
-    since: datetime
-    """When its Pod was first seen running."""
-
 
 @dataclass(frozen=True)
 class ObservedJob:
@@ -80,8 +67,6 @@ class ObservedJob:
     """Time since the published round was first seen."""
     hang_asked: bool = True
     """Whether the ElasticWorld asks the members of a world that hangs for their stacks."""
-    neighbours: Sequence[Neighbour] = ()
-    """Other workers on the job's nodes, if it has just become slow."""
     request_refused: str = ""
     """Reason why the API server refused this reconcile's check of workers."""
     limit: WorkerLimit = field(default_factory=WorkerLimit)

@@ -98,12 +98,11 @@ def scatter(buckets: Sequence[Bucket], flats: Sequence[Tensor], count: int) -> N
         bucket.take(flat, mask.tolist(), count)
 
 
-def buckets_of(parameters: Iterable[nn.Parameter], size: int = BUCKET_BYTES) -> list[Bucket]:
+def buckets_of(parameters: Iterable[nn.Parameter]) -> list[Bucket]:
     """Divide parameters into buckets, the last first, since backward computes their gradients first.
 
     Args:
         parameters: parameters of the optimizers, in the same order in all groups.
-        size: size of a bucket, in bytes.
     """
     buckets: list[Bucket] = []
     open_: dict[tuple[torch.dtype, torch.device], list[nn.Parameter]] = {}
@@ -120,7 +119,7 @@ def buckets_of(parameters: Iterable[nn.Parameter], size: int = BUCKET_BYTES) -> 
         key = (data.dtype, data.device)
         open_.setdefault(key, []).append(parameter)
         filled[key] = filled.get(key, 0) + data.numel() * data.element_size()
-        if filled[key] >= size:
+        if filled[key] >= BUCKET_BYTES:
             close(key)
     for key in list(open_):
         close(key)

@@ -43,8 +43,6 @@ class User:
 
 
 ADMIN = User("kubernetes-admin", groups=(SUPERUSERS, AUTHENTICATED))
-SYSTEM = User("system:apiserver", groups=(SUPERUSERS, AUTHENTICATED))
-"""The server's own controllers."""
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from datetime import datetime, timedelta
 
 from controller.wording import first_line
@@ -14,7 +14,7 @@ from crds.model import ConditionData
 from crds.phases import RendezvousPhase
 from crds.rendezvous import Rendezvous
 from crds.texts import shortened
-from reconcilers.look import DesiredJob, Neighbour, WarningState
+from reconcilers.look import DesiredJob, WarningState
 from reconcilers.observed.conditions import warning_of
 from reconcilers.observed.worker_state import current_report
 from reconcilers.observed.workers import Workers
@@ -27,7 +27,7 @@ AFTER = timedelta(seconds=30)
 their cause, and a report takes a while."""
 MOST_NAMED = 2
 MAX_WHY = 64
-NOTHING_CHANGED = "then neither round nor nodes changed, nor did another job begin on them"
+NOTHING_CHANGED = "then neither round nor nodes changed"
 
 
 def judge(before: JobWarning | None, look: DesiredJob) -> WarningState | JobWarning | None:
@@ -44,7 +44,7 @@ def judge(before: JobWarning | None, look: DesiredJob) -> WarningState | JobWarn
     if is_shown(before, slow):
         return before
     began = began_at(speaker, look.now)
-    found = changes(began, look.workers, look.world, look.seen.neighbours)
+    found = changes(began, look.workers, look.world)
     what = "; ".join(found) or NOTHING_CHANGED
     return WarningState(f"{_figures(slow, began)}; {what}", data=_facts(slow))
 
@@ -81,9 +81,7 @@ def is_shown(before: JobWarning | None, slow: Slow) -> bool:
     return before is not None and before.data == _facts(slow)
 
 
-def changes(
-    since: datetime, workers: Workers, world: Rendezvous, neighbours: Sequence[Neighbour]
-) -> Iterator[str]:
+def changes(since: datetime, workers: Workers, world: Rendezvous) -> Iterator[str]:
     """Yield clauses about changes of the job and its nodes when its steps began to take longer."""
     begin, end = since - BEFORE, since + AFTER
     if world.round > 1 and world.formed_at is not None and begin <= world.formed_at <= end:
@@ -97,15 +95,9 @@ def changes(
         for before, now in [lives]
         if now.running_at is not None and begin <= now.running_at <= end
     ]
-    yield from _few(moved, "workers came to other nodes")
-    came = [each for each in neighbours if begin <= each.since <= end]
-    yield from _few([f"{each.worker} began on {each.node}" for each in came], "workers of other jobs began")
-
-
-def _few(clauses: Sequence[str], what: str) -> Iterator[str]:
-    yield from clauses[:MOST_NAMED]
-    if len(clauses) > MOST_NAMED:
-        yield f"{len(clauses) - MOST_NAMED} more {what}"
+    yield from moved[:MOST_NAMED]
+    if len(moved) > MOST_NAMED:
+        yield f"{len(moved) - MOST_NAMED} more workers came to other nodes"
 
 
 def _move_of(worker: ElasticWorker) -> tuple[SlotLife, SlotLife] | None:

@@ -20,13 +20,12 @@ from crds import names
 from crds.elasticjob import ElasticJob
 from crds.elasticworker import ElasticWorker
 from crds.grouping import is_grouped
-from reconcilers.conditions.slow import news_of
-from reconcilers.look import OF_ANOTHER_NAMESPACE, ConditionKind, Neighbour, ObservedJob
+from reconcilers.look import ConditionKind, ObservedJob
 from reconcilers.observed.builder import companion_metadata, pod_name
 from reconcilers.observed.ending import is_over
 from reconcilers.observed.observations import Observations
 from reconcilers.observed.options import DEFAULT_WORKERS_PER_NAMESPACE, WorkerLimit
-from reconcilers.observed.ownership import BY_JOB, BY_OWNER, is_strangers, owner_uids, spares_its_own
+from reconcilers.observed.ownership import BY_JOB, BY_OWNER, is_strangers, spares_its_own
 from reconcilers.observed.resources import template_digest
 from reconcilers.observed.slots import Slot, present_slots, training_types
 from reconcilers.observed.worker_state import current_report, runs_unheard
@@ -229,24 +228,8 @@ class JobReader:
             account_age_seconds=self._account_age_seconds(job),
             round_age_seconds=self._rounds.age_seconds(job.metadata.uid, job.status.world.round),
             hang_asked=self._hang_asked(job),
-            neighbours=self._neighbours(job, workers),
             limit=WorkerLimit(self._workers.count("namespace", job.metadata.namespace), self._most_workers),
         )
-
-    def _neighbours(self, job: ElasticJob, workers: Workers) -> list[Neighbour]:
-        """Return workers of other jobs on the job's nodes, but only when the job has just become slow."""
-        if news_of(job, workers) is None:
-            return []
-        nodes = {worker.status.node_name for worker in workers} - {None}
-        others = (
-            raw
-            for raw in self._workers.list()
-            if raw.get("status", {}).get("phase") == "Running"
-            and raw["status"].get("nodeName") in nodes
-            and job.metadata.uid not in owner_uids(raw)
-        )
-        found = (_neighbour(job, other) for other in self._parse_worker.readable(others))
-        return sorted(filter(None, found), key=lambda each: (each.since, each.worker))
 
     def _workers_of(self, found: list[Object], namespace: str) -> Iterator[ElasticWorker]:
         """Yield the workers that are not being deleted. One of another namespace with the job as owner is not
@@ -299,16 +282,6 @@ class JobReader:
         account = job.status.goodput
         version = (account.since, account.steps_timed, account.ratio) if account is not None else None
         return self._accounted.age_seconds(job.metadata.uid, version)
-
-
-def _neighbour(job: ElasticJob, other: ElasticWorker) -> Neighbour | None:
-    """Return the worker as a neighbour; None if its Pod was never seen running."""
-    status, metadata = other.status, other.metadata
-    since = status.history[-1].running_at if status.history else None
-    if since is None or status.node_name is None:
-        return None
-    is_ours = metadata.namespace == job.metadata.namespace
-    return Neighbour(metadata.name if is_ours else OF_ANOTHER_NAMESPACE, status.node_name, since)
 
 
 def _made_of_another(pod: Object, template: str | None) -> bool:

@@ -29,7 +29,7 @@ from reconcilers.job.status import going_on, suspended
 from reconcilers.job.times import with_times_by_our_clock
 from reconcilers.job.workers import relaunches_of
 from reconcilers.look import DesiredJob, ObservedJob
-from reconcilers.roles.conditions import TABLE, seconds_to_hot_look
+from reconcilers.roles.conditions import TABLE
 from reconcilers.roles.pods import cluster_fault
 from reconcilers.roles.progress import ending, phase_of, spare_workers
 from reconcilers.roles.tasks import dated, events, next_cluster, still_served
@@ -74,4 +74,4 @@ def _go_on(look: DesiredJob, failures: Assessment, waits: tuple[float | None, ..
     look = replace(look, job=job.having(cluster=cluster))
     status = going_on(look, failures, phase_of(job, look.workers), None)
     all_events = (*events_of_job.of_moves(moved), *events(known, cluster))
-    return written(look, status, look_again=(*waits, seconds_to_hot_look(job)), events=all_events)
+    return written(look, status, look_again=waits, events=all_events)

@@ -68,7 +68,7 @@ DATA = {
 }
 OF_OTHER_JOBS = (
     "MasterReplicaIgnored",  # of DLRover's YAML
-    *("ParameterServerHot", "TFConfigKept"),  # of one with parameter servers, which has no world
+    "TFConfigKept",  # of one with parameter servers, which has no world
     "WorkersNotMade",  # of one that has hardly any
     *("NoSteps", "ProcessLingers"),  # of one that trains, or of one whose training is over
     "HeartbeatLate",  # instead of AgentsSilent

@@ -20,7 +20,7 @@ from reconcilers.failure.endings import exhausted_workers
 from reconcilers.job.plan import JobPlan
 from reconcilers.job.strategy import Strategies
 from reconcilers.look import ObservedJob
-from reconcilers.observed.conditions import condition_of, warning_of
+from reconcilers.observed.conditions import condition_of
 from reconcilers.observed.slots import slots_of, wanted_slots, with_slots
 from reconcilers.observed.workers import Workers
 from reconcilers.roles import wiring
@@ -207,29 +207,6 @@ def test_a_spent_budget_fails_the_job_only_of_what_it_cannot_do_without(type_: s
 def test_the_last_worker_is_not_spare() -> None:
     members = all_of() | {("worker", i): spent("worker", i) for i in range(2)}
     assert spare_workers(roles_job(), Workers(members.values())) == {}
-
-
-def test_a_hot_server_is_told_once_and_taken_back() -> None:
-    def with_use(of: ElasticJob, *cores: float) -> tuple[ElasticJob, JobPlan]:
-        used = [{"cpuCores": each, "memoryPeakBytes": 1} for each in cores]
-        servers = {
-            ("ps", i): member("ps", i, agent=report(i, AgentState.RUNNING, usage=use).to_wire())
-            for i, use in enumerate(used)
-        }
-        plan = looked_at(of, all_of() | servers)
-        return after(of, plan), plan
-
-    of = evolved(roles_job(status={"phase": "Running"}), all_of())
-    hot, first = with_use(of, 0.4, 3.0)
-    warning = warning_of(hot.status.warnings, "ParameterServerHot")
-    assert warning is not None and warning.message.startswith(
-        "ps 1 uses 3.0 cores, and the median of the others is 0.4"
-    )
-    assert any(event.reason == "ParameterServerHot" for event in first.events)
-    same, second = with_use(hot, 0.5, 2.9)
-    assert not any(event.reason == "ParameterServerHot" for event in second.events)
-    even, _ = with_use(same, 2.5, 3.0)
-    assert warning_of(even.status.warnings, "ParameterServerHot") is None
 
 
 # --- Pods, Service, plans ---------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ from crds.elasticjob import ElasticJob
 from crds.elasticworker import ElasticWorker
 from crds.phases import RendezvousPhase
 from crds.rendezvous import Rendezvous
-from reconcilers.conditions.slow import NOTHING_CHANGED, SLOW, Neighbour, news_of
+from reconcilers.conditions.slow import NOTHING_CHANGED, SLOW, news_of
 from reconcilers.job.plan import JobPlan, plan_job
 from reconcilers.observed.workers import Workers
 from tests.reconcilers import judging
@@ -42,9 +42,9 @@ def of_world(round_: int = 1, formed: float = 0.0, **status: Any) -> ElasticJob:
     return job(status={"phase": "Running", "rendezvous": world.to_wire()} | status, **checked)
 
 
-def look(of: ElasticJob, *workers: ElasticWorker, **seen: Any) -> tuple[JobPlan, ElasticJob]:
+def look(of: ElasticJob, *workers: ElasticWorker) -> tuple[JobPlan, ElasticJob]:
     """The plan, and the job as it is then."""
-    plan = plan_job(seen_of(of, workers, **seen), later(400))
+    plan = plan_job(seen_of(of, workers), later(400))
     return plan, judging.after(of, plan)
 
 
@@ -83,14 +83,10 @@ def test_only_rank_0_of_a_world_that_trains_is_heard() -> None:
 def test_what_changed_then_is_said() -> None:
     moved = trains(1, history=[life("node-a", 0), life("node-b", 290, 2)])
     stayed = trains(0, SLOW_NOW, history=[life("node-a", 0), life("node-a", 290, 2)])
-    neighbours = [
-        Neighbour("lab/big-worker-0", "node-a", later(280)),
-        Neighbour("x/y", "node-b", later(-900)),
-    ]
-    _, after = look(of_world(round_=1, formed=280), stayed, moved, neighbours=neighbours)
-    assert said(after) == (
-        f"{FIGURES}; digits-worker-1 is on node-b since then, before on node-a; lab/big-worker-0 began on node-a"
-    ), "the first round follows nothing"
+    _, after = look(of_world(round_=1, formed=280), stayed, moved)
+    assert said(after) == f"{FIGURES}; digits-worker-1 is on node-b since then, before on node-a", (
+        "the first round follows nothing"
+    )
     workers = trains(0, SLOW_NOW, round_=2), trains(1, round_=2)
     _, after = look(of_world(round_=2, formed=280), *workers)
     assert said(after) == f"{FIGURES}; round 2 began at 2026-01-01T12:04:40Z (worker 1 was killed)"
@@ -98,13 +94,7 @@ def test_what_changed_then_is_said() -> None:
     assert said(after) == f"{FIGURES}; {NOTHING_CHANGED}", "that was long before"
 
 
-def test_many_neighbours_are_counted() -> None:
-    came = [Neighbour(f"lab/w{number}", "node-0", later(300)) for number in range(500)]
-    _, after = look(of_world(), trains(0, SLOW_NOW), trains(1), neighbours=came)
-    assert (said(after) or "").endswith("498 more workers of other jobs began")
-
-
-def test_neighbours_are_looked_for_when_it_is_news() -> None:
+def test_it_is_news_once() -> None:
     workers = Workers([trains(0, SLOW_NOW), trains(1)])
     assert news_of(of_world(), workers) is not None
     _, after = look(of_world(), *workers)
