@@ -25,6 +25,7 @@ from crds.model import (
 from crds.phases import JobPhase
 from crds.rendezvous import Rendezvous
 from crds.replica_groups import BY_INDEX, GroupStatus, Membership, ReplicaGroupStatus
+from crds.wire import MAX_INTEGER
 
 # An ElasticJob of 10,000 workers has 32 KB at most (tests/crds/test_size.py); ElasticWorkers have more text.
 MAX_MESSAGE = 256
@@ -225,6 +226,8 @@ class JobState(StrEnum):
     TRAINING = "Training"
     RECOVERING = "Recovering"
     """Between a failure and the first step after it."""
+    REFORMING = "Reforming"
+    """The same, if training processes survived into the round after the failure."""
     SUSPENDED = "Suspended"
     DOWN = "Down"
     """There are too few workers for a world, and no more are coming."""
@@ -295,6 +298,10 @@ class Episode(Model):
     """Why it began."""
     failure: EpisodeFailure | None = None
     """The failure that the job recovers from."""
+    lived_on: Annotated[int, Field(ge=1, le=MAX_INTEGER)] | None = None
+    """Training processes that survived into the round from the previous one; unset if none did."""
+    processes: Annotated[int, Field(ge=1, le=MAX_INTEGER)] | None = None
+    """Training processes of the round, if some survived into it."""
 
 
 class ElasticJobStatus(Model):

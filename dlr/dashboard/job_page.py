@@ -136,7 +136,7 @@ def _failures(life: JobTimeline) -> list[JSON]:
             "worker": failure.who,
             "node": nodes.get(failure.who, ""),
             "class": failure.what,
-            "text": failure.text[:MOST_TEXT],
+            "text": "; ".join(filter(None, (failure.survivors, failure.text[:MOST_TEXT]))),
             "seconds": failure.outage.seconds if failure.outage else None,
         }
         for failure in reversed(life.failures[-MOST_FAILURES:])

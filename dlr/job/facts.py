@@ -14,7 +14,7 @@ from dlr.job.failures import by_cause, failures_of, job_failure_line
 from dlr.job.goodput import goodput_line, time_by_state, time_line
 from dlr.job.groups import group_line, groups_line
 from dlr.job.progress import JobProgress, progress_line, shards_line
-from dlr.job.wording import duration
+from dlr.job.wording import duration, loss
 
 
 @dataclass(frozen=True)
@@ -66,6 +66,8 @@ def facts_of(case: Case) -> Iterator[Fact]:
         yield Fact("Failures", failures)
     if failure := case.status.get("lastFailure"):
         yield Fact("Last failure", job_failure_line(failure, case.now))
+        if line := _survivors(case):
+            yield Fact("Recovery", line)
 
 
 def _progress(case: Case, progress: JobProgress) -> str:
@@ -73,6 +75,17 @@ def _progress(case: Case, progress: JobProgress) -> str:
     is_finished = report.is_finished(case.job)
     line = progress_line(progress, is_finished=is_finished)
     return f"{line}, in the furthest group that runs" if is_grouped(case.job) and not is_finished else line
+
+
+def _survivors(case: Case) -> str:
+    """Describe the processes that lived through the last failure, and the pause; empty without any."""
+    last = case.life.failures[-1] if case.life and case.life.failures else None
+    if last is None or not last.survivors:
+        return ""
+    trains = case.account is not None and case.account.state == JobState.TRAINING
+    if last.outage is None or not trains:
+        return last.survivors
+    return f"{last.survivors}; next step after {loss(last.outage.seconds)}"
 
 
 def _state(case: Case) -> str:

@@ -46,7 +46,7 @@ TONES = (
         "#e69f00",
         ("#855400", "#f0b45b"),
         "yellow",
-        ("Recovering", "Restarting", "Warning", "Straggler", "Inconclusive"),
+        ("Recovering", "Reforming", "Restarting", "Warning", "Straggler", "Inconclusive"),
         "polygon(50% 0,100% 100%,0 100%)",
     ),
     Tone(

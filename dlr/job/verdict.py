@@ -33,6 +33,7 @@ DOES: dict[str, str] = {
     JobState.FORMING: f"Starts training on {PEOPLE}",
     JobState.CHECKING: f"Tests its nodes, with {PEOPLE}",
     JobState.RECOVERING: f"Recovers on {PEOPLE}",
+    JobState.REFORMING: f"Forms its groups again on {PEOPLE}",
     JobState.DOWN: f"Down, with {PEOPLE}",
     JobState.PENDING: f"Waits, with {PEOPLE}",
     JobState.SUSPENDED: f"Suspended, with {PEOPLE}",
@@ -98,7 +99,7 @@ def _does(case: Case, phase: str, found: tuple[JobFinding, ...]) -> tuple[str, s
     does = DOES.get(word, f"{word}, with {PEOPLE}")
     if word == JobState.PENDING:
         does = f"{_waits(case)}, with {PEOPLE}"
-    if word == JobState.RECOVERING and (why := _why_it_recovers(case)):
+    if word in (JobState.RECOVERING, JobState.REFORMING) and (why := _why_it_recovers(case)):
         does = f"{does}: {why}"
     if gravest is not None:
         is_clause = PEOPLE not in gravest.headline and not gravest.headline[0].isupper()

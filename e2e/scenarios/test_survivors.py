@@ -45,7 +45,9 @@ def test_a_killed_process_costs_its_peers_neither_their_processes_nor_a_step(
         after = world.pids()
         assert {rank for rank in range(RANKS) if before[rank] != after[rank]} == {victim}
     world.assert_every_step_is_alike()
-    observation.wait_for("the failures", lambda: "Killed 3" in status(world))
+    observation.wait_for("the account", lambda: "3 of 4 processes lived on; next step after" in status(world))
+    text = status(world)
+    assert "Killed 3" in text and "Recovering" not in text, text
 
 
 def status(world: Survivors) -> str:

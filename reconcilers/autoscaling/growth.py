@@ -254,5 +254,5 @@ def restart_seconds(job: ElasticJob, workers: Workers, figures: RoundProgress | 
 def _pause_seconds(known: Goodput | None) -> float:
     if known is None or not known.round:
         return 0.0
-    lost = (JobState.FORMING.value, JobState.RECOVERING.value)
+    lost = (JobState.FORMING.value, JobState.RECOVERING.value, JobState.REFORMING.value)
     return sum(known.seconds.get(state, 0.0) for state in lost) / known.round

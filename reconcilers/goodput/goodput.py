@@ -110,11 +110,11 @@ def _without_steps(worker: ElasticWorker) -> ElasticWorker:
     return worker.model_copy(update={"status": worker.status.model_copy(update={"agent": report})})
 
 
-AFTER_A_FAILURE = (JobState.RECOVERING, JobState.DOWN)
+AFTER_A_FAILURE = (JobState.RECOVERING, JobState.REFORMING, JobState.DOWN)
 """States in which a job is because of a failure."""
 FALSE_START = timedelta(seconds=30)
 """A script that reports no steps counts as training while it runs, unless it fails within this time."""
-NOT_YET_TRAINING = (JobState.RECOVERING, JobState.FORMING)
+NOT_YET_TRAINING = (JobState.RECOVERING, JobState.REFORMING, JobState.FORMING)
 """States of a formed world before its first step."""
 DIGITS = 6
 """Decimal places of seconds, so that sums stay readable."""
@@ -169,6 +169,12 @@ def reassigned(goodput: Goodput, state: JobState, until: datetime) -> Goodput:
     until = max(until, goodput.since)
     seconds = (until - goodput.since).total_seconds()
     return _spent(goodput, state, seconds).model_copy(update={"since": until})
+
+
+def moved(goodput: Goodput, source: JobState, target: JobState, seconds: float) -> Goodput:
+    """Move counted time from one state to another; at most as much as is counted."""
+    seconds = min(seconds, goodput.seconds.get(source.value, 0.0))
+    return _spent(_spent(goodput, source, -seconds), target, seconds)
 
 
 def with_rounds(goodput: Goodput, rounds: Sequence[RoundProgress]) -> Goodput:

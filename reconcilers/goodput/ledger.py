@@ -50,6 +50,7 @@ from reconcilers.goodput.goodput import (
     with_ratio,
     with_rounds,
 )
+from reconcilers.goodput.lives import with_lives
 from reconcilers.observed.slots import present_slots
 from reconcilers.observed.worker_state import stuck_by
 from reconcilers.observed.workers import Workers
@@ -152,6 +153,8 @@ def _state(last: JobState, before: Goodput, moment: Moment, recovering: bool) ->
     if world.phase is RendezvousPhase.FORMED:
         if _trains(last, before, moment):
             return JobState.TRAINING
+        if last is JobState.REFORMING and world.round == moment.published.round:
+            return last
     elif moment.status.active_check is not None:
         return JobState.CHECKING
     elif world.phase is RendezvousPhase.FORMING:
@@ -298,6 +301,7 @@ def balanced(moment: Moment) -> tuple[Goodput, tuple[Episode, ...]] | None:
     before = stored.goodput or begun(moment.job, moment.now)
     earlier = tuple(stored.history) or (Episode(state=before.state, since=before.since, reason="submitted"),)
     goodput, history = _with_first_steps(*_without_false_start(before, earlier, moment), moment)
+    goodput, history = with_lives(goodput, history, moment.published, moment.workers)
 
     found = transitions(goodput, history, moment)
     goodput = with_rounds(goodput, moment.reported)

@@ -119,13 +119,6 @@ def of_moves(done: Sequence[Migration]) -> Iterator[Event]:
         yield Event("Normal", "WorkerMoved", message)
 
 
-def lived_on(round_: int, workers: Workers) -> int:
-    """Return the number of training processes reported to have lived on into the round."""
-    reports = (worker.status.agent for worker in workers.living_on)
-    lives = (report.lived_on for report in reports if report is not None)
-    return sum(each.processes for each in lives if each is not None and each.round == round_)
-
-
 def of_resume(before: Rendezvous, world: Rendezvous, lived_on: int = 0) -> Iterator[Event]:
     """Yield an Event when a resume is first reported.
 

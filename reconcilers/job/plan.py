@@ -26,6 +26,7 @@ from reconcilers.failure.hangs import was_counted
 from reconcilers.failure.policy import Assessment, assess
 from reconcilers.goodput.goodput import with_comparable_steps
 from reconcilers.goodput.ledger import Moment, failed_at, seconds_to_refresh, with_account
+from reconcilers.goodput.lives import lived_on
 from reconcilers.job import events as events_of_job
 from reconcilers.job.published import seconds_to_write
 from reconcilers.job.status import ended, going_on, has_succeeded, over, phase_of, suspended
@@ -362,7 +363,7 @@ def _go_on(
     counted = was_counted(look.seen.job.status)
     events = (
         *events_of_job.of_world(look.published, decision, failures, workers, was_counted=counted),
-        *events_of_job.of_resume(look.published, world, events_of_job.lived_on(world.round, workers)),
+        *events_of_job.of_resume(look.published, world, lived_on(world.round, workers)),
         *events_of_job.of_moves(moved),
     )
     return written(look, status, look.seen.vetting.leftovers(), waits, events, standby, broken_at)

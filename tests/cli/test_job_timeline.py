@@ -105,6 +105,24 @@ def test_a_lost_node_costs_the_outage_that_its_peers_error_began() -> None:
     assert failures(*alone, last=gloo) == [("worker-0", 60, "Unknown", 10)]
 
 
+def test_what_lived_through_a_failure_is_beside_it() -> None:
+    killed = failed(1, 60, "Killed", "signal 9 (SIGKILL)", 1)
+    lived = {"livedOn": 3, "processes": 4}
+    history = [
+        episode("Training", 12, 1, "0-1"),
+        episode("Reforming", 60, 1, "0-1", "", killed),
+        episode("Reforming", 60.1, 2, "0-1") | lived,
+        episode("Training", 60.2, 2, "0-1"),
+        episode("Recovering", 70, 2, "0-1", "", failed(0, 70, "OOM", "much", 2)),
+        episode("Training", 80, 3, "0-1"),
+    ]
+    job = life_of(troubled_job(history=history, lastFailure=None), troubled_workers(), None, NOW)
+    assert [(each.what, each.survivors) for each in job.failures] == [
+        ("Killed", "3 of 4 processes lived on"),
+        ("OOM", ""),
+    ]
+
+
 def test_job_without_history_is_said() -> None:
     with pytest.raises(NoHistory):
         life_of(job(), [], None, NOW)

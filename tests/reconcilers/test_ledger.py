@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from crds.agent_report import AgentState, RoundProgress
+from crds.agent_report import AgentState, LivedOn, RoundProgress
 from crds.elasticjob import ElasticJob
 from crds.elasticworker import ElasticWorker, WorkerPhase
 from crds.job_status import MAX_EPISODE_MEMBERS, MAX_EPISODES, ElasticJobStatus, JobFailure, JobState
@@ -74,15 +74,22 @@ class Life:
         *rounds: RoundProgress,
         at: float = 0.0,
         state: AgentState = AgentState.RUNNING,
+        lived_on: LivedOn | None = None,
     ) -> None:
-        """Both agents run the newest of these rounds, and told its last step then."""
+        """Both agents run the newest of these rounds, and told its last step then.
+
+        Args:
+            lived_on: of worker 1.
+        """
         progress = {"step": rounds[-1].last_step, "time": later(at)} if rounds else None
         self.workers = [
             worker(
                 index,
-                agent=report(index, state, self.round, rounds=list(rounds), progress=progress).to_wire(),
+                agent=report(
+                    index, state, self.round, rounds=list(rounds), progress=progress, **lives
+                ).to_wire(),
             )
-            for index in (0, 1)
+            for index, lives in ((0, {}), (1, {"lived_on": lived_on} if lived_on else {}))
         ]
 
     @property
@@ -227,6 +234,55 @@ def test_training_between_two_looks_is_not_lost_with_the_failure_that_ended_it()
     ]
 
 
+@pytest.mark.parametrize("late", [False, True])
+def test_the_time_until_the_next_step_is_reforming_where_processes_lived_on(
+    training: Life, late: bool
+) -> None:
+    lives, first = LivedOn(2, 3), figures(1, 1, 46, 45.0)
+    told = {"worker": "digits-worker-1", "exitClass": "Killed", "round": 1, "time": later(60)}
+    killed = JobFailure.model_validate(told)
+    training.told(first, at=60)
+    training.look(44.9, reforming(1), broken_at=later(60), failure=killed)
+    assert training.state is JobState.RECOVERING
+    training.look(0.5, formed(2, size=4))
+    if not late:
+        training.told(first, at=60, lived_on=lives)
+        training.look(0.1)
+        assert training.state is JobState.REFORMING, "the round has not made its first step"
+        training.look(0.1)
+        assert training.state is JobState.REFORMING
+    training.told(first, figures(2, 46, 46), at=61, lived_on=None if late else lives)
+    training.look(0.5 if late else 0.3)
+    if late:
+        assert training.spent["Recovering"] == pytest.approx(1.0, abs=0.5)
+        training.told(first, figures(2, 46, 46), at=61, lived_on=lives)
+        training.look()
+    assert training.state is JobState.TRAINING
+    assert "Recovering" not in {state for state, spent in training.spent.items() if spent}
+    assert training.spent["Reforming"] == pytest.approx(1.0, abs=0.5)
+    assert sum(training.spent.values()) == pytest.approx(training.seconds, abs=0.01)
+    broken, again, _ = training.job.status.history[-3:]
+    assert (broken.state, broken.lived_on, broken.failure is not None) == ("Reforming", None, True)
+    assert (again.state, again.lived_on, again.processes) == ("Reforming", 3, 4)
+    writes = training.writes
+    training.look(1)
+    assert training.writes == writes
+
+
+def test_a_failure_before_the_first_step_of_those_who_lived_on_is_an_outage_of_its_own(
+    training: Life,
+) -> None:
+    training.look(40, formed(2, size=4), broken_at=later(55))
+    training.told(figures(1, 1, 40, 39.0), at=54, lived_on=LivedOn(2, 3))
+    training.look(1)
+    training.look(1, formed(3, size=4), broken_at=later(56.5))
+    assert training.state is JobState.RECOVERING
+    training.told(figures(1, 1, 40, 39.0), figures(3, 41, 41), at=60)
+    training.look(4)
+    assert training.spent["Reforming"] > 0 < training.spent["Recovering"]
+    assert training.job.status.history[-2].lived_on is None
+
+
 def test_a_script_that_tells_no_steps_trains_while_all_its_processes_run() -> None:
     life = formed_life()
     life.look(1)
@@ -347,7 +403,7 @@ def test_what_is_found_out_by_waiting_has_failed_since_the_last_step() -> None:
     assert failed_at(leaves, 1, deleted, later(81)) is None, "as when the world shrinks"
 
 
-events = st.sampled_from(["form", "fail", "lose", "step", "check", "suspend", "wait"])
+events = st.sampled_from(["form", "fail", "lose", "step", "live", "check", "suspend", "wait"])
 
 
 @given(st.lists(st.tuples(events, st.floats(0, 100)), max_size=120))
@@ -368,6 +424,9 @@ def test_all_time_since_submission_is_in_some_state_and_the_history_stays_bounde
             case "step":
                 step += 1
                 life.told(figures(life.round, step, step), at=now - seconds / 3)
+                life.look(seconds)
+            case "live":
+                life.told(figures(life.round, step, step), at=now, lived_on=LivedOn(max(life.round, 1), 1))
                 life.look(seconds)
             case "check":
                 life.look(seconds, active_check="c")

@@ -207,6 +207,7 @@ def _changes(life: JobTimeline, top: int) -> Iterable[str]:
 
 def _words(life: JobTimeline, failure: PastFailure) -> str:
     text = f": {failure.text}" if failure.text else ""
+    text += f"; {failure.survivors}" if failure.survivors else ""
     at = f"{duration(failure.at)} ({clock_of(life, failure.at)} UTC)"
     return f"{failure.what}, {failure.worker}, at {at}{text}"
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
-from itertools import groupby
+from itertools import groupby, takewhile
 
-from controller.wording import first_line
+from controller.wording import counted, first_line
 from crds.elasticworker import ExitClass
 from dlr.job.wording import EPOCH, parse_time
 from dlr.kube.api import JSON
@@ -60,6 +60,8 @@ class Stretch:
     reason: str
     failure: JSON | None = None
     """Failure at its beginning, from the status."""
+    lives: str = ""
+    """How many training processes lived on into its round, such as `3 of 4 processes`; empty without any."""
 
     def has(self, index: int) -> bool:
         """Whether that worker was in the world; if the list was cut off, workers after its end count, too."""
@@ -79,9 +81,15 @@ def episodes_of(history: Sequence[JSON], clock: JobClock) -> list[Stretch]:
             entry.get("members") or "",
             entry.get("reason") or "",
             entry.get("failure"),
+            _lives(entry),
         )
         for entry, begin, end in zip(history, begins, ends, strict=True)
     ]
+
+
+def _lives(entry: JSON) -> str:
+    lived, processes = entry.get("livedOn") or 0, entry.get("processes") or 0
+    return f"{lived} of {counted(processes, 'process', 'processes')}" if lived else ""
 
 
 @dataclass(frozen=True)
@@ -98,6 +106,13 @@ class PastFailure:
     text: str
     outage: Span | None = None
     """Time until training resumed; None if the job had not trained since the previous failure."""
+    lives: str = ""
+    """How many training processes lived on, such as `3 of 4 processes`; empty without any."""
+
+    @property
+    def survivors(self) -> str:
+        """`lives` as a clause."""
+        return f"{self.lives} lived on" if self.lives else ""
 
 
 def failures_in(job: JSON, episodes: Sequence[Stretch], clock: JobClock) -> list[PastFailure]:
@@ -112,19 +127,26 @@ def failures_in(job: JSON, episodes: Sequence[Stretch], clock: JobClock) -> list
             continue
         together = [*stretch]
         outage: Span | None = Span("", together[0].span.begin, together[-1].span.end, "")
-        failures = [each.failure for each in together if each.failure]
-        causes = {each["exitClass"] for each in failures} - {ExitClass.UNKNOWN}
-        for each in failures:
+        failures = [(number, each.failure) for number, each in enumerate(together) if each.failure]
+        causes = {each["exitClass"] for _, each in failures} - {ExitClass.UNKNOWN}
+        for number, each in failures:
             key = each["worker"], each["time"]
             if causes and each["exitClass"] == ExitClass.UNKNOWN:
                 followed.add(key)
             elif key not in found:
-                found[key] = _failure(job, each, clock, outage)
+                failure = _failure(job, each, clock, outage)
+                found[key] = replace(failure, lives=_lives_after(together, number))
                 outage = None
     last = (job.get("status") or {}).get("lastFailure")
     if last and (last["worker"], last["time"]) not in found.keys() | followed:
         found[last["worker"], last["time"]] = _failure(job, last, clock, None)
     return sorted(found.values(), key=lambda failure: failure.at)
+
+
+def _lives_after(stretches: Sequence[Stretch], number: int) -> str:
+    """Return the processes that lived through the failure of one stretch."""
+    later = takewhile(lambda stretch: not stretch.failure, stretches[number + 1 :])
+    return next((each.lives for each in (stretches[number], *later) if each.lives), "")
 
 
 def _failure(job: JSON, failure: JSON, clock: JobClock, outage: Span | None) -> PastFailure:
