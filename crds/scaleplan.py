@@ -81,7 +81,7 @@ class ScalePlanStatus(Model):
     phase: ScalePlanPhase | None = None
     """Unset until the job's reconciler has judged the plan; final once it is set."""
     conditions: Conditions = Field(default_factory=list)
-    """Condition `Applied`: whether the plan was written into the job, and why not. Later plans do not change it."""
+    """Condition `Applied`: whether the plan was written into the job, and why not; final."""
 
 
 class ScalePlan(Model):
