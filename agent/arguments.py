@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import logging
+import math
 import os
 import sys
-from argparse import ArgumentParser
+from argparse import ArgumentParser, ArgumentTypeError
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
@@ -58,6 +60,12 @@ class LaunchArguments:
         args = parse(argv)
         me = Environment.take(os.environ)
         config, entrypoint, entrypoint_args = config_from_args(args)
+        for flag, value in (
+            ("--nproc-per-node", config.nproc_per_node),
+            ("--monitor-interval", config.monitor_interval),
+        ):
+            if not value > 0:  # torch's WorkerSpec would assert it, without a word
+                raise ValueError(f"{flag} is {value}, and must be above 0")
         settings = RendezvousParameters(
             OUR_BACKEND, "", me.owner_name, config.min_nodes, config.max_nodes, **config.rdzv_configs
         )
@@ -166,14 +174,14 @@ def launch_parser() -> ArgumentParser:
     )
     parser.add_argument(
         "--failure-grace",
-        type=float,
+        type=_seconds,
         default=FAILURE_GRACE_SECONDS,
         metavar="SECONDS",
         help="time from SIGTERM to SIGKILL for processes whose peer has failed (default: %(default)g)",
     )
     parser.add_argument(
         "--hang-timeout",
-        type=float,
+        type=_seconds,
         metavar="SECONDS",
         help="with --standalone: time without a step after which processes count as hanging "
         f"(default: {HANG_TIMEOUT_SECONDS})",
@@ -185,6 +193,14 @@ def launch_parser() -> ArgumentParser:
         help="with --standalone: memory for the checkpoints of dlr.checkpoint, such as 4Gi",
     )
     return parser
+
+
+def _seconds(text: str) -> float:
+    """Parse a time above 0; `--hang-timeout` and `--failure-grace` have no meaning for any other."""
+    with suppress(ValueError):
+        if 0 < (seconds := float(text)) < math.inf:
+            return seconds
+    raise ArgumentTypeError(f"{text!r} is no number of seconds above 0")
 
 
 def stop_grace_seconds(termination_grace_seconds: float, shutdown_timeout: int | None) -> float:

@@ -69,6 +69,14 @@ EACH_ROUND = "--each-round"
 USAGE = (
     f"usage: dlr exec [{EACH_ROUND}] [--] COMMAND [ARGS]..., or dlr exec [{EACH_ROUND}] -m MODULE [ARGS]..."
 )
+HELP = f"""{USAGE}
+
+Runs a command in a worker's Pod once, whatever the world; its exit code is the Pod's.
+
+options:
+  {EACH_ROUND}  start the command again with each round
+  -m MODULE     run a module with the agent's own Python
+  -h, --help    show this message and exit"""
 
 NO_ROUNDS = (
     f"dlr exec: {EACH_ROUND} needs a job that forms a world, and one with parameter servers has none: leave "
@@ -89,8 +97,11 @@ def main(argv: Sequence[str]) -> int:
     each_round = words[:1] == [EACH_ROUND]
     words = words[1:] if each_round else words
     words = words[1:] if words[:1] == ["--"] else words
-    if not words or words == ["-m"] or (words[0].startswith("-") and words[0] != "-m"):
-        return refuse_to_start(USAGE, EXIT_USAGE)
+    if words[:1] in (["-h"], ["--help"]):
+        print(HELP)
+        raise SystemExit(0)
+    if fault := _fault(words):
+        return refuse_to_start(f"dlr exec: {fault}; {USAGE}", EXIT_USAGE)
     if each_round and ENV_CLUSTER_VERSION in os.environ:
         return refuse_to_start(NO_ROUNDS, EXIT_USAGE)
     command = [sys.executable, *words] if words[0] == "-m" else words
@@ -103,6 +114,15 @@ def main(argv: Sequence[str]) -> int:
             return Execution(link, command, os.environ, cleanup, each_round=each_round).run()
     except InvalidEnvironmentError as error:
         return refuse_to_start(f"dlr exec: {error}", EXIT_USAGE)
+
+
+def _fault(words: Sequence[str]) -> str:
+    """Return what is wrong with a command, or an empty string."""
+    if not words:
+        return "there is no command to run"
+    if words == ["-m"]:
+        return "-m needs a module"
+    return f"there is no option {words[0]}" if words[0].startswith("-") and words[0] != "-m" else ""
 
 
 def _leave(signum: int, _frame: FrameType | None) -> NoReturn:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
 
 from crds.dlrover import BACKENDS, OUR_BACKEND, options
@@ -77,12 +77,12 @@ def is_set(text: str | None) -> bool:
     return text not in (None, "", "0")
 
 
-def without_our_rendezvous(environ: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment for the image's own torchrun, whose world is not the job's.
+def drop_our_rendezvous(environ: MutableMapping[str, str]) -> None:
+    """Drop the controller's variables for stock torchrun, which no command of a Pod needs.
 
-    The controller's variables for stock torchrun would make it wait for the job's other workers. If
-    `PET_RDZV_BACKEND` is a rendezvous of the user, the others are the user's too.
+    A torchrun below it, whose world is not the job's, would wait for the job's other workers. If
+    `PET_RDZV_BACKEND` is a rendezvous of the user, the others are the user's too, and stay.
     """
-    if environ.get(BACKEND) not in BACKENDS:
-        return dict(environ)
-    return {name: value for name, value in environ.items() if name not in OF_THE_JOB}
+    if environ.get(BACKEND) in BACKENDS:
+        for name in OF_THE_JOB:
+            environ.pop(name, None)

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from agent.flags import is_below_an_agent
+from agent.flags import drop_our_rendezvous, is_below_an_agent
 from agent.report import launch_mark
 from agent.torch_compat import UnsupportedTorchError
 from crds.names import POD_COMMANDS
@@ -73,6 +73,7 @@ def run_command(words: Sequence[str], sdk: Sdk) -> int:
             f"dlr: in a training Pod there are {commands}; `dlr {name}` is not one of them", file=sys.stderr
         )
         return EXIT_USAGE
+    drop_our_rendezvous(os.environ)
     try:
         return command(arguments, sdk)
     except SystemExit as end:
@@ -92,12 +93,12 @@ def _run(arguments: Sequence[str], sdk: Sdk) -> int:
 
 def _torchrun(arguments: Sequence[str], sdk: Sdk) -> int:
     """Run `torchrun` of an injected Pod: as `dlr run`, unless the command uses another rendezvous."""
-    from agent.flags import Flags, without_our_rendezvous
+    from agent.flags import Flags
 
     if Flags.read(arguments, os.environ).are_for_another_rendezvous(os.environ):
         launch_mark.clear(os.environ)  # no agent of ours will report
         command = [sys.executable, "-m", "torch.distributed.run", *arguments]
-        os.execve(sys.executable, command, without_our_rendezvous(os.environ))
+        os.execve(sys.executable, command, os.environ)
     return _run(arguments, sdk)
 
 

@@ -173,7 +173,7 @@ LABEL_PATTERN = (
     "[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?$"
 )
 """https://kubernetes.io/docs/concepts/overview/working-with-objects/labels/#syntax-and-character-set"""
-DomainLabel = Annotated[str, Field(max_length=317, pattern=LABEL_PATTERN)]
+NodeLabel = Annotated[str, Field(max_length=317, pattern=LABEL_PATTERN)]
 
 
 class ElasticPolicy(Model):
@@ -182,7 +182,7 @@ class ElasticPolicy(Model):
     node_unit: Annotated[int, Field(ge=1, le=1_000)] = 1
     """The number of workers in a world is a multiple of this. With `domain`, each such unit lies within one
     domain."""
-    domain: DomainLabel | None = None
+    domain: NodeLabel | None = None
     """Node label that names a node's NVLink domain, or auto: ranks are contiguous by domain, and workers are
     replaced within it."""
     last_call_seconds: Annotated[int, Field(ge=0, le=3_600)] = 30
@@ -213,7 +213,7 @@ class ElasticPolicy(Model):
 
 
 TopologyKeys = Annotated[
-    list[Annotated[str, Field(min_length=1, max_length=317)]],
+    list[NodeLabel],
     Field(max_length=8, json_schema_extra={"x-kubernetes-list-type": "atomic"}),
 ]
 """Node labels that name what nodes share, such as rack and switch, the smallest first."""

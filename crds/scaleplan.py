@@ -81,7 +81,7 @@ class ScalePlanStatus(Model):
     phase: ScalePlanPhase | None = None
     """Unset until the job's reconciler has judged the plan; final once it is set."""
     conditions: Conditions = Field(default_factory=list)
-    """Condition `Applied`: whether the plan is in effect for the job, and why not."""
+    """Condition `Applied`: whether the plan was written into the job, and why not; final."""
 
 
 class ScalePlan(Model):

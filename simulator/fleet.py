@@ -246,9 +246,10 @@ def read_fleet(path: Path) -> Fleet:
     """
     try:
         data = yaml.load(path.read_text(), _Loader)
-    except yaml.constructor.ConstructorError as error:
-        line = error.problem_mark.line + 1 if error.problem_mark is not None else 1
-        raise FleetError(f"{path}: line {line}: {error.problem}") from error
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        line = mark.line + 1 if mark is not None else 1
+        raise FleetError(f"{path}: line {line}: {error.problem or error.context}") from error
     except (yaml.YAMLError, ValueError, RecursionError) as error:  # ValueError: not UTF-8, or no date
         raise FleetError(f"{path} is no YAML: {' '.join(str(error).split())}") from error
     if not isinstance(data, dict):

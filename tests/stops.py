@@ -3,7 +3,8 @@
 python -m tests.stops [--times N] [--seed N] [--burn] [--logs FOLDER] PYTEST_ARGUMENT ...
 
 While pytest runs, processes below it get SIGSTOP for 0.3 to 3 s, one at a time; pytest itself runs on. At the end a
-table has the runs, failures and seconds of each test. The output of a run with a failure is kept in FOLDER.
+table has the runs, failures and seconds of each test. The output of a run with a failure is kept in FOLDER. Where
+pytest does not come to run tests (a wrong argument, a broken import), its output and exit code end the hunt.
 """
 
 from __future__ import annotations
@@ -22,6 +23,8 @@ from collections import defaultdict
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+
+import pytest
 
 PR_SET_CHILD_SUBREAPER = 36
 STOPPED_SECONDS = (0.3, 3.0)
@@ -97,17 +100,18 @@ class Stopper:
                     os.kill(victim.pid, signal.SIGCONT)
 
 
-def run(arguments: list[str], rng: random.Random, folder: Path, spared: set[int]) -> Path:
-    """Run pytest once; return its log, beside its results."""
+def run(arguments: list[str], rng: random.Random, folder: Path, spared: set[int]) -> tuple[int, Path]:
+    """Run pytest once; return its exit code, and its log, beside its results."""
     log, results = folder / "pytest.log", folder / "results.xml"
     command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-q", f"--junitxml={results}"]
+    results.unlink(missing_ok=True)
     with log.open("wb") as output:
         tests = subprocess.Popen([*command, *arguments], stdout=output, stderr=output)
     stopper = Stopper(rng, spared | {tests.pid})
     while tests.poll() is None:
         stopper.stop_one()
     print(f"exit code {tests.returncode}, {stopper.count} stops", flush=True)
-    return log
+    return tests.returncode, log
 
 
 def note(results: Path, records: dict[str, Record]) -> bool:
@@ -145,6 +149,15 @@ def main() -> int:
     options, arguments = parser.parse_known_args()
     ctypes.CDLL(None, use_errno=True).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     burner = subprocess.Popen([sys.executable, "-c", "while True: pass"]) if options.burn else None
+    try:
+        return hunt(options, arguments, {burner.pid} if burner else set())
+    finally:
+        if burner:
+            burner.kill()
+
+
+def hunt(options: argparse.Namespace, arguments: list[str], spared: set[int]) -> int:
+    """Run all of them so often; return the exit code: pytest's own if it did not come to run tests."""
     records: dict[str, Record] = defaultdict(Record)
     try:
         for number in range(options.times):
@@ -152,12 +165,13 @@ def main() -> int:
             print(f"run {number + 1} of {options.times}, --seed {seed}: ", end="", flush=True)
             folder = options.logs / str(seed)
             folder.mkdir(parents=True, exist_ok=True)
-            log = run(arguments, random.Random(seed), folder, {burner.pid} if burner else set())
+            code, log = run(arguments, random.Random(seed), folder, spared)
+            if code not in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED):
+                print(log.read_text(errors="replace"), end="")
+                return code
             if not note(folder / "results.xml", records):
                 print(f"failures: {log}", flush=True)
     finally:
-        if burner:
-            burner.kill()
         if records:
             print(table(records))
     return any(record.failures for record in records.values())

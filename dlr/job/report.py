@@ -126,6 +126,8 @@ def phase_line(job: JSON, now: datetime) -> str:
     failed = condition_of(job, "Failed")
     if phase(job) == "Failed" and failed.get("reason"):
         line += f": {failed['reason']}: {first_line(failed.get('message'))}"
+    if phase(job) == "Succeeded" and (status.get("rendezvous") or {}).get("round") == 0:
+        line += f": {first_line(condition_of(job, 'Succeeded').get('message'))}"  # perhaps without any agent
     if status.get("reason") == "NoReplicas":  # other reasons have a warning, which has a line of its own
         line += f": {status.get('message')}"
     return line

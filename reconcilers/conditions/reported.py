@@ -212,12 +212,12 @@ def agents_unheard(before: JobWarning | None, look: DesiredJob) -> WarningState 
     since, has = min(found.values()), "has" if len(found) == 1 else "have"
     return WarningState(
         f"{counted(len(found), 'Pod')} {has} run since {since:%Y-%m-%dT%H:%M:%SZ} and no agent has reported "
-        f"({some_of(list(found), MOST_NAMED)}), so no world has them: {_why_unheard(look.job)}",
+        f"({some_of(list(found), MOST_NAMED)}), so no world has them: {why_unheard(look.job)}",
         data=ConditionData(worker=next(iter(found))),
     )
 
 
-def _why_unheard(job: ElasticJob) -> str:
+def why_unheard(job: ElasticJob) -> str:
     """Return what may keep the workers' agents from reporting, and what to do."""
     worker = job.spec.replica_specs.get(names.WORKER)
     if worker is not None:

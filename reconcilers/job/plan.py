@@ -105,9 +105,21 @@ def plan_job(seen: ObservedJob, now: datetime) -> JobPlan:
     if seen.job.stops:
         plan = written(look, suspended(look, dissolve(look.published, why_stopped(seen.job))))
     else:
-        success = "all workers finished" if has_succeeded(look.workers, look.published) else ""
-        plan = plan_end(look, success) or _train(look)
+        plan = plan_end(look, _success(look)) or _train(look)
     return completed(plan, look)
+
+
+def _success(look: DesiredJob) -> str:
+    """Return how training has succeeded; empty if it has not."""
+    if not has_succeeded(look.workers, look.published):
+        return ""
+    reports = (each.status.agent is not None or each.status.report_fault for each in look.workers)
+    if look.published.round or any(reports):
+        return "all workers finished"
+    return (
+        "all workers finished, each by itself: no agent of dlr reported, so there was no world and no step; "
+        + reported.why_unheard(look.job)
+    )
 
 
 def completed(plan: JobPlan, look: DesiredJob, look_again_seconds: float | None = None) -> JobPlan:

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 from torch.distributed.run import get_args_parser
 
-from agent import arguments, run
+from agent import arguments, run, standalone
+from agent.flags import Flags
 from agent.torch_compat.elastic import UNLIMITED_RESTARTS
 from agent.warm import Preloads, warm_parent
 
@@ -104,6 +105,26 @@ def test_outside_of_a_job_one_sentence_says_what_to_do(
         "dlr run: DLR_JOB_NAME is not set, so this is not a worker Pod of an ElasticJob: submit the job with "
         "`dlr job submit`, or train on this machine alone with `dlr run --standalone`\n"
     )
+
+
+@pytest.mark.parametrize(
+    ("flag", "sentence"),
+    [
+        ("--nproc-per-node=0", "--nproc-per-node is 0, and must be above 0"),
+        ("--monitor-interval=0", "--monitor-interval is 0.0, and must be above 0"),
+        ("--hang-timeout=-1", "argument --hang-timeout: '-1' is no number of seconds above 0"),
+        ("--failure-grace=nan", "argument --failure-grace: 'nan' is no number of seconds above 0"),
+    ],
+)
+def test_a_number_that_means_nothing_is_refused_by_the_name_of_its_flag(
+    flag: str, sentence: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command, environ = ["--standalone", flag, "train.py"], dict[str, str]()
+    standalone.prepare(Flags.read(command, environ), environ)
+    for name, value in environ.items():
+        monkeypatch.setenv(name, value)
+    assert run.main(command) == 2
+    assert capsys.readouterr().err.endswith(f"dlr run: {sentence}\n")
 
 
 def test_exit_codes_are_a_shells() -> None:

@@ -9,6 +9,7 @@ import sys
 
 import pytest
 
+from agent.exec import main as execute
 from dlr.commands import dispatch
 from dlr.commands.errors import Interrupted
 
@@ -76,3 +77,28 @@ def test_a_shell_that_has_interrupts_ignored_is_obeyed() -> None:
         [sys.executable, "-c", IGNORES_INTERRUPTS], capture_output=True, text=True, timeout=300
     )
     assert done.stdout.endswith("still ignored\n"), done.stderr
+
+
+@pytest.mark.parametrize("words", [["--help"], ["-h"], ["--each-round", "--help"]])
+def test_help_of_exec_is_no_mistake(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as end:
+        execute(words)
+    shown = capsys.readouterr()
+    assert end.value.code == 0 and not shown.err
+    assert shown.out.startswith("usage: dlr exec [--each-round] [--] COMMAND") and "-m MODULE" in shown.out
+
+
+@pytest.mark.parametrize(
+    ("words", "fault"),
+    [
+        ([], "there is no command to run"),
+        (["--each-round", "--"], "there is no command to run"),
+        (["-m"], "-m needs a module"),
+        (["--each-rond", "train"], "there is no option --each-rond"),
+    ],
+)
+def test_exec_says_what_is_wrong_with_its_arguments(
+    words: list[str], fault: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert execute(words) == 2
+    assert capsys.readouterr().err.startswith(f"dlr exec: {fault}; usage: dlr exec [--each-round]")

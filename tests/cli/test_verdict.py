@@ -499,3 +499,16 @@ def test_steps_that_may_have_been_trained_before_are_not_given_as_a_number() -> 
     assert goodput_line(account) == (
         "at least 50.0% of the time since submission; how many of 220 trained steps are repeats is unknown"
     )
+
+
+def test_the_phase_of_a_job_without_any_world_says_how_it_succeeded() -> None:
+    ended = {
+        "type": "Succeeded",
+        "status": "True",
+        "message": "each by itself",
+        "lastTransitionTime": at(290),
+    }
+    made = job(phase="Succeeded", conditions=[ended], completionTime=at(290), rendezvous={"round": 0})
+    assert report.phase_line(made, NOW).endswith(" after its submission: each by itself")
+    made["status"]["rendezvous"] = {"round": 3}
+    assert report.phase_line(made, NOW).endswith(" after its submission")

@@ -5,10 +5,12 @@ from typing import Any
 
 import pytest
 import yaml
+from pydantic import ValidationError
 
 import crds
 from crds.elasticjob import ElasticJob
 from crds.generate import DEFINITIONS, KindDefinition, file_of, render
+from crds.nodecheck import NodeCheckSpec
 from crds.schema import structural_schema
 
 DLROVER_JOB = Path(__file__).parents[2] / "e2e" / "fixtures" / "dlrover-elasticjob.yaml"
@@ -100,3 +102,10 @@ def test_what_is_optional_stays_away_although_it_has_defaults_inside() -> None:
     assert schema["default"] == {}
     assert "default" not in schema["properties"]["shardScaling"]
     assert schema["properties"]["shardScaling"]["properties"]["slotsPerWorker"]["default"] == 1
+
+
+@pytest.mark.parametrize("label", ["a b", "%", "", "Rack/", "a/b/c", "x" * 64])
+def test_a_topology_that_is_no_label_is_refused(label: str) -> None:
+    with pytest.raises(ValidationError, match="topologyKeys"):
+        NodeCheckSpec.model_validate({"topologyKeys": ["topology.kubernetes.io/rack", label]})
+    assert NodeCheckSpec.model_validate({"topologyKeys": ["topology.kubernetes.io/rack", "auto"]})

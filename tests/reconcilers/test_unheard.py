@@ -21,6 +21,7 @@ from reconcilers.world.participants import Ages
 from tests.reconcilers.api import NAMESPACE
 from tests.reconcilers.build import NOW, job, report, worker
 from tests.reconcilers.judging import judge, seen_of, with_status
+from tests.reconcilers.test_minimum import with_container
 from tests.reconcilers.worker_stage import JOB, WORKER, Api, Controller
 
 
@@ -134,3 +135,22 @@ def test_a_command_that_hides_its_launcher_gets_all_reasons(command: list[str]) 
     assert "starts no torchrun, dlr run or dlr exec, or a torchrun with another" in told_of_command(
         {"command": command}
     )
+
+
+ALONE = "all workers finished, each by itself: no agent of dlr reported, so there was no world and no step; "
+
+
+def test_a_job_that_trained_without_any_agent_ends_with_that_and_with_the_reason() -> None:
+    def message(*command: str, **status: Any) -> str:
+        of = with_container(2, {"command": list(command)})
+        done = [worker(index, WorkerPhase.SUCCEEDED, **status) for index in (0, 1)]
+        (event,) = (e for e in plan_job(seen_of(of, done), NOW).events if e.reason == "TrainingSucceeded")
+        return event.message
+
+    elsewhere = message("torchrun", "--standalone", "train.py")
+    assert elsewhere == f"{ALONE}the command's torchrun may leave dlr out by --standalone: remove that"
+    unclear = message("sh", "train.sh")
+    assert unclear.startswith(f"{ALONE}the command starts no torchrun, dlr run or dlr exec")
+    assert len(unclear) < 512
+    reported = report(0, AgentState.SUCCEEDED, 0).to_wire()
+    assert message("sh", "train.sh", agent=reported) == "all workers finished"

@@ -29,6 +29,7 @@ def test_a_table_and_what_would_help(tmp_path: Path, capsys: pytest.CaptureFixtu
         ("nodes: 2026-13-45", 1.0, "fleet.yaml is no YAML: month must be in 1..12"),
         ("nodes: 0x_", 1.0, "fleet.yaml is no YAML: "),
         ("[" * 1000, 1.0, "fleet.yaml is no YAML: "),
+        ("a: [1", 1.0, "fleet.yaml: line 1: expected ',' or ']', but got '<stream end>'"),
         (FLEET, 0.0, "--days must be"),
         (None, 1.0, "cannot be read"),
     ],

@@ -77,6 +77,8 @@ def test_what_cannot_be_meant_is_refused(
         ("a: [", "is not YAML"),
         ("spec: [" + "[" * 1000, "nested too deeply|is not YAML"),
         ("spec: {}\n---\nspec: {}", "is no Pod template"),
+        ("spec: {containers: []}", "is no Pod template: it needs a `spec` with the Pod's containers"),
+        ("spec: {containers: }", "is no Pod template"),
         ("spec: {containers: [a]}", "pod.yaml: spec.containers is no list of objects"),
         ("spec: {containers: [{volumeMounts: {a: b}}]}", r"spec.containers\[0\].volumeMounts is no list"),
         ("spec: {containers: [{resources: {requests: 1}}]}", r"resources.requests is no object"),

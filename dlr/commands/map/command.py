@@ -217,7 +217,7 @@ def read_template(path: str | None) -> JSON:
         raise UsageError(f"--pod {error}") from error
     found = documents[0] if len(documents) == 1 else {}
     spec = found.get("spec")
-    if not isinstance(spec, dict):
+    if not isinstance(spec, dict) or not spec.get("containers", True):
         raise UsageError(f"--pod {path} is no Pod template: it needs a `spec` with the Pod's containers.")
     try:
         refuse_misshapen(found)
