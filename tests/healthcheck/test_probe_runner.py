@@ -65,7 +65,11 @@ def test_a_hang_is_ended_and_leaves_where_it_was() -> None:
 
 def test_a_process_that_cannot_end_itself_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(runner, "OVERTIME_SECONDS", 0.2)
-    assert run(misbehaving("stop", timeout_seconds=0.8)).ending is ProbeEnding.TIMED_OUT
+    for seconds in (0.8, 4, 16, 64, 256):  # on a busy machine it may be starved before it stops itself
+        result = run(misbehaving("stop", timeout_seconds=seconds))
+        if result.ending is not ProbeEnding.UNAVAILABLE:
+            break
+    assert result.ending is ProbeEnding.TIMED_OUT
 
 
 def test_a_probe_that_takes_long_to_leave_its_devices_has_passed(monkeypatch: pytest.MonkeyPatch) -> None:
