@@ -21,7 +21,6 @@ from reconcilers.conditions.slow import SLOW
 from reconcilers.failure.hangs import ANSWER_SECONDS
 from reconcilers.failure.policy import Assessment
 from reconcilers.observed.conditions import ConditionState, with_condition
-from reconcilers.roles.conditions import PARAMETER_SERVER_HOT
 from tests.reconcilers.build import NOW, failure, job, report
 from tests.reconcilers.failure_life import FORMED, REFORMING, Life
 from tests.reconcilers.judging import judge, warnings, with_status
@@ -101,7 +100,7 @@ def test_what_is_over_looks_over_in_conditions_too(phase: JobPhase) -> None:
     known = with_condition(known, SCALED, ConditionStatus.FALSE, "Then", "a Pod waits", NOW)
     troubles = [
         JobWarning(type=type_, reason="Unschedulable", message="a Pod waits", since=NOW)
-        for type_ in (SLOW, PARAMETER_SERVER_HOT, WORKERS_UNSCHEDULED)
+        for type_ in (SLOW, WORKERS_UNSCHEDULED)
     ]
     of = with_status(job(), conditions=known, warnings=troubles)
     told, events = judge(of, phase=phase, end=ConditionState(ConditionStatus.TRUE, "Ended"))
