@@ -33,7 +33,7 @@ from torch.optim import Optimizer
 from agent.facts.place import Place
 from agent.survival.client import HandedRound, RoundLine, RoundOverError
 from agent.survival.messages import Left, Lost, Unable
-from agent.torch_compat import living_modules, pipelines, reconfigure, unconnected
+from agent.torch_compat import background_saves, living_modules, pipelines, reconfigure, unconnected
 from agent.torch_compat.versions import why_none_lives_on
 from crds.names import ENV_JOINS, ENV_SPARE, ENV_WORLD_SOCKET
 from crds.progress_record import ENV_PROGRESS_FILE, ENV_ROUND
@@ -175,7 +175,7 @@ class Survivor:
         if not self._is_able:
             return False
         if not self._has_left:
-            if not is_made_again(error, is_over=self._is_over):
+            if not (is_made_again(error, is_over=self._is_over) and self._can_leave()):
                 return False
             self._leave(error)
         return True
@@ -188,6 +188,8 @@ class Survivor:
         if not self._is_able or not (self._has_left or self._is_over):
             return False
         if not self._has_left:
+            if not self._can_leave():
+                return False
             self._leave(None)
         self._take(self._line.next_round())
         self._come_into_round()
@@ -225,6 +227,12 @@ class Survivor:
                 self._groups.refuse_later_ones()
             except reconfigure.UnsupportedGroupError as error:
                 self._end_living(str(error))
+
+    def _can_leave(self) -> bool:
+        """Whether nothing in the background goes on in this round; if not, become an ordinary process."""
+        if reason := background_saves.save_under_way():
+            self._end_living(f"{reason}: a failure starts all processes again")
+        return self._is_able
 
     def _end_living(self, reason: str) -> None:
         logger.warning("%s", reason)

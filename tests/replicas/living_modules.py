@@ -8,13 +8,18 @@ from __future__ import annotations
 import gc
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
+from threading import Event
+from threading import enumerate as enumerate_threads
 from typing import Any
 
 import pytest
 import torch
 import torch.distributed as dist
+import torch.distributed.checkpoint as dcp
 from torch import Tensor, nn
 from torch.distributed import Store, TCPStore  # type: ignore[attr-defined]
+from torch.distributed.checkpoint import FileSystemWriter
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import CPUOffloadPolicy, fully_shard
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleInterleaved1F1B
@@ -22,7 +27,7 @@ from torch.distributed.tensor import _random
 from torch.nn.parallel import DistributedDataParallel
 
 from agent.facts.place import Place
-from agent.torch_compat import living_modules, pipelines, unconnected
+from agent.torch_compat import background_saves, living_modules, pipelines, unconnected
 from agent.torch_compat.reconfigure import ReformableGroups
 from tests.forks import forks
 
@@ -209,6 +214,36 @@ def test_a_gather_that_was_begun_ahead_may_fail(world_of_one: None, has_run: boo
         group._all_gather_result = group._all_gather_result._replace(all_gather_work=Gone())
     living_modules.reset_modules([net])
     assert all(map(torch.equal, gradients(net), before))
+
+
+class Slow(FileSystemWriter):
+    """Writes once it may."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self.may_write = Event()
+
+    def write_data(self, *arguments: Any) -> Any:
+        self.may_write.wait()
+        return super().write_data(*arguments)
+
+
+def test_a_save_of_torchs_own_is_under_way_until_it_is_done(world_of_one: None, tmp_path: Path) -> None:
+    assert background_saves.save_under_way() is None
+    writer = Slow(tmp_path / "save")
+    saved: Any = dcp.async_save({"weight": torch.ones(2)}, storage_writer=writer)
+    assert background_saves.save_under_way() == "dcp.async_save was under way"
+    threads = [each for each in enumerate_threads() if each.name.startswith(background_saves._THREAD)]
+    writer.may_write.set()
+    saved.result()
+    for each in threads:
+        each.join()
+    assert threads and background_saves.save_under_way() is None
+
+
+def test_a_process_of_torchs_own_that_saves_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("torch.distributed.checkpoint._async_process_executor._CHECKPOINT_PROCESS", object())
+    assert "a process of its own" in (background_saves.save_under_way() or "")
 
 
 class Broken(nn.Module):

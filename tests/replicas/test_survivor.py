@@ -15,7 +15,7 @@ import dlr.replicas
 from agent.facts.place import Place
 from agent.survival.client import HandedRound, RoundOverError
 from agent.survival.messages import Enters, FromProcess, Left, Lost, Unable
-from agent.torch_compat import living_modules, reconfigure
+from agent.torch_compat import background_saves, living_modules, reconfigure
 from crds.names import ENV_JOINS, ENV_SPARE, ENV_WORLD_SOCKET
 from crds.progress_record import ENV_PROGRESS_FILE, ENV_ROUND
 from dlr.replicas import survivor as survivor_module
@@ -324,6 +324,25 @@ def test_a_group_that_was_made_in_the_loop_makes_an_ordinary_process(world: Worl
         raise PEER_DIED
     assert world.sent == [Unable("a late group")] and not world.lives_on
     assert not made.next_round()
+
+
+@pytest.mark.parametrize("dies_in_step", [True, False])
+def test_a_save_under_way_that_communicates_makes_an_ordinary_process_when_its_round_ends(
+    world: World, monkeypatch: pytest.MonkeyPatch, dies_in_step: bool
+) -> None:
+    """Else its collectives would go on among those of the next round."""
+    made = begun(world)
+    monkeypatch.setattr(background_saves, "save_under_way", lambda: "a save")
+    with TrainingStep.of(7, made):
+        pass
+    assert not world.sent, "it is no reason as long as nobody dies"
+    if dies_in_step:
+        with pytest.raises(RuntimeError, match="closed by peer"), TrainingStep.of(8, made):
+            raise PEER_DIED
+    world.over = 1
+    assert not made.next_round()
+    assert world.sent == [Unable("a save: a failure starts all processes again")] and not world.lives_on
+    assert world.done == []
 
 
 def test_a_scaler_that_was_about_to_step_begins_the_step_again() -> None:
