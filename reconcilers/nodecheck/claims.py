@@ -43,7 +43,7 @@ class Claims:
         self._parse = cache.models(NODECHECKS, NodeCheck)
 
     async def on(self, check: NodeCheck, nodes: Collection[str]) -> dict[str, NodeCheck]:
-        """The nodes that other checks keep from this one, each with that check; an administrator's first."""
+        """The nodes that other checks keep from this one, each with that check."""
         slices, found, settled = Slices(), dict[str, NodeCheck](), dict[str, frozenset[str]]()
         for node in nodes:
             await slices.pause()
@@ -51,9 +51,7 @@ class Claims:
                 uid = other.metadata.uid
                 if uid == check.metadata.uid or not self._counts(other, check.metadata.namespace):
                     continue
-                if uid not in settled:
-                    settled[uid] = settled_nodes(other.status)
-                if node not in settled[uid] and (node not in found or self._goes_first(other, found[node])):
+                if node not in settled.setdefault(uid, settled_nodes(other.status)):
                     found[node] = other
         return found
 

@@ -25,7 +25,6 @@ from crds.phases import CHECK_TIMEOUT_SECONDS
 from crds.rendezvous import Rendezvous
 from reconcilers.findings.finished import FinishedCheck
 from reconcilers.job.workers import plan_relaunches
-from reconcilers.nodecheck.claims import Claims
 from reconcilers.nodecheck.condition import finding_of
 from reconcilers.nodecheck.job_checks import JobChecksView, standing_of
 from reconcilers.nodecheck.reconciler import MOST_AT_ONCE, WAITING_SECONDS
@@ -244,23 +243,6 @@ async def test_a_strangers_check_that_never_ends_leaves_its_nodes_to_an_administ
         assert made.status("nightly")["phase"] == "Succeeded" and not made.status("nightly").get(
             "inconclusive"
         )
-
-
-@pytest.mark.parametrize("namespaces", [(EVIL, OPS), (OPS, EVIL)])
-async def test_of_two_checks_that_have_a_node_an_administrators_keeps_others_from_it(
-    namespaces: tuple[str, str],
-) -> None:
-    """Or a second one of an administrator would take the node with it, and each of them wait for the other."""
-    made = stage()
-    for namespace in namespaces:
-        with made.within(namespace):
-            made.add_check("has-it", nodes=["n1"], status={"phase": "Running", "nodes": ["n1"]})
-    with made.within(OPS):
-        made.add_check("second", nodes=["n1"])
-        mine = NodeCheck.model_validate(made.get(NODECHECKS, "second"))
-    claims = Claims(made.stores)
-    found = await claims.on(mine, ["n1"])
-    assert found["n1"].metadata.namespace == OPS and claims.standing(mine, found) == found
 
 
 def take_all(made: Stage) -> None:
