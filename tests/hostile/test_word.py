@@ -267,10 +267,7 @@ async def test_a_check_of_nodes_goes_on_after_its_timeout_without_those_that_a_s
         assert (left["node"], left["reason"]) == ("n1", "Taken")
 
 
-@pytest.mark.parametrize("namespace", [VICTIM, OPS])
-async def test_a_job_waits_for_a_strangers_check_for_its_own_timeout_and_then_trains_without(
-    namespace: str,
-) -> None:
+async def test_a_job_waits_for_a_strangers_check_for_its_own_timeout_and_then_trains_without() -> None:
     made = stage(MUTE)
     with made.within(EVIL):
         made.add_job("j", replicas=1, activeCheck="hold")
@@ -278,7 +275,7 @@ async def test_a_job_waits_for_a_strangers_check_for_its_own_timeout_and_then_tr
         made.add_check("hold", jobName="j", timeoutSeconds=3_600)
         await until(made, "hold", "Running")
     made.agents = Agents()
-    with made.within(namespace):
+    with made.within(VICTIM):
         made.add_job("prod", replicas=2, activeCheck="prod-check-1")
         for index, node in enumerate(("n1", "n2")):
             made.add_worker(index, node, job="prod")
@@ -295,9 +292,7 @@ async def test_a_job_waits_for_a_strangers_check_for_its_own_timeout_and_then_tr
         assert told is not None and told.reason == "Inconclusive"
         assert "a check in another namespace had it for all of timeoutSeconds (60 s)" in told.message
         assert EVIL not in told.message and "hold" not in told.message
-        found = [
-            ElasticWorker.model_validate(raw) for raw in made.stores.store(ELASTICWORKERS).list(namespace)
-        ]
+        found = [ElasticWorker.model_validate(raw) for raw in made.stores.store(ELASTICWORKERS).list(VICTIM)]
         checks = await JobChecksView(made.process.client, made.stores).of(job, found)
         policy = job.spec.node_check.model_copy(update={"enabled": True})
         wanting = job.model_copy(update={"spec": job.spec.model_copy(update={"node_check": policy})})
