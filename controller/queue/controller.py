@@ -87,6 +87,10 @@ class Controller:
             for resource, handler in handlers:
                 cache.remove_handler(resource, handler)
 
+    def look_at(self, request: Request) -> None:
+        """Request a reconcile for a reason other than a change of an object."""
+        self._queue.add(request)
+
     def stop(self) -> None:
         """Accept no more work."""
         self._queue.shut_down()

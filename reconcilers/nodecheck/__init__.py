@@ -1,7 +1,7 @@
 """NodeChecks: the tested nodes, their partners, the findings, and the consequences for a job.
 
 Read `reconciler.py` first: it is the list of steps, with its reads and one write. `scope.py` chooses the
-nodes, `claims.py` lets one check at a time test a node, `steps.py` decides when a step is over,
+nodes, `claims.py` and `claiming.py` order several checks of one node, `steps.py` decides when a step is over,
 `status.py` writes the results, `size.py` fits them into etcd, and `pod.py` builds the Pods of checks.
 `records.py` keeps the results on the Nodes, where later checks find them.
 

@@ -1,110 +1,166 @@
-"""The nodes that unfinished checks have, so that one check at a time tests a node.
+"""Claims of checks on nodes: which of several checks tests a node, waits for it or leaves it. Pure.
 
-A check has its nodes from the write of `status.nodes` until it has settled them. In its own namespace, and
-everywhere if that is an administrator's (`reconcilers/observed/trust.py`), it keeps others from them for all
-of that time; elsewhere only while it tests them, so a check whose Pods never start delays no other.
+The rule of `reconcilers/observed/trust.py` applies to claims: within its own namespace, and everywhere if
+that is an administrator's, a check claims a node as soon as it wants it. In other namespaces it claims a node
+only once its agent is ready there, so a check whose Pods never start delays no other.
 
-No check waits for longer than its `timeoutSeconds`. Then it goes on without the nodes that others have. An
-administrator's takes those of other namespaces, whose checks leave them.
+Checks have an order: by precedence, then those whose nodes are fixed, then the older one. A check waits for
+those that are testing its nodes, and for those before it; never for others, so no two wait for each other. A
+check that has had a node for `HOLD_SECONDS` leaves it to a check of higher precedence, and one that has
+tested it for that long, to any check of another namespace.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from enum import IntEnum
+from typing import Any
 
-from controller.cache import Cache
-from controller.reconciler import Request
 from controller.resources import Object
-from controller.slices import Slices
 from controller.wording import counted
 from crds.nodecheck import NodeCheck, NodeCheckPhase
-from reconcilers.findings.finished import is_finished
 from reconcilers.nodecheck.nodes import Out
-from reconcilers.nodecheck.steps import settled_nodes
-from reconcilers.observed.trust import Trust
-from reconcilers.runtime.kinds import NODECHECKS
+from reconcilers.observed.containers import has_ended
 
-BY_NODE = "checked node"
-"""Index of unfinished NodeChecks by their nodes."""
 WAITING_FOR_CHECK = "WaitingForCheck"
+WAITING_FOR_AGENTS = "WaitingForAgents"
+
+HOLD_SECONDS = 300.0
+"""Time for which a check that is not an administrator's may wait for its agents, keep nodes for which a check
+of higher precedence waits, and test nodes for which a check of another namespace waits."""
+REST_SECONDS = 30.0
+"""Time for which a namespace cannot take back nodes that it has left to others, so that they get them."""
+
 YIELDED = Out("it was left to another check, which waited for it", reason="Yielded")
 
 
-def checked_nodes(check: Object) -> Iterable[str]:
-    """Index function: the nodes of an unfinished check."""
-    is_over = is_finished(check) or check["metadata"].get("deletionTimestamp")
-    return [] if is_over else check.get("status", {}).get("nodes") or []
+class Precedence(IntEnum):
+    """The precedence of checks; the lowest value goes first."""
+
+    ADMINISTRATORS = 0
+    """Checks in namespaces that may cordon."""
+    JOBS = 1
+    """Checks that the controller created for a job, whose world waits for them."""
+    OTHERS = 2
 
 
-class Claims:
-    def __init__(self, cache: Cache) -> None:
-        self._trust = Trust(cache)
-        self._checks = cache.store(NODECHECKS)
-        self._parse = cache.models(NODECHECKS, NodeCheck)
+@dataclass(frozen=True)
+class NodeClaim:
+    """The nodes that an unfinished check has or wants."""
 
-    async def on(self, check: NodeCheck, nodes: Collection[str]) -> dict[str, NodeCheck]:
-        """The nodes that other checks keep from this one, each with that check."""
-        slices, found, settled = Slices(), dict[str, NodeCheck](), dict[str, frozenset[str]]()
-        for node in nodes:
-            await slices.pause()
-            for other in self._parse.readable(self._checks.by_index(BY_NODE, node)):
-                uid = other.metadata.uid
-                if uid == check.metadata.uid or not self._counts(other, check.metadata.namespace):
-                    continue
-                if node not in settled.setdefault(uid, settled_nodes(other.status)):
-                    found[node] = other
-        return found
+    uid: str
+    namespace: str
+    name: str
+    precedence: Precedence
+    created: datetime
+    wanted: frozenset[str] = frozenset()
+    """Nodes that it has yet to test."""
+    present: frozenset[str] = frozenset()
+    """The wanted nodes on which the check's agent is ready."""
+    is_fixed: bool = False
+    """Whether its status has its nodes, or is about to."""
+    tests: bool = False
+    """Whether it tests them, or is about to."""
 
-    async def to_yield(self, check: NodeCheck) -> dict[str, Out]:
-        """The nodes that a check leaves to an administrator's, which has waited for them."""
-        if self._trust.is_administrators(check.metadata.namespace):
-            return {}
-        settled = settled_nodes(check.status)
-        claims = await self.on(check, [node for node in check.status.nodes if node not in settled])
-        return {node: YIELDED for node, other in claims.items() if self._goes_first(other, check)}
+    @property
+    def order(self) -> tuple[object, ...]:
+        """Sort key; the smaller goes first."""
+        return self.precedence, not self.is_fixed, self.created, self.uid
 
-    def standing(self, check: NodeCheck, claims: Mapping[str, NodeCheck]) -> dict[str, NodeCheck]:
-        """The claims that stay: a check of nodes by an administrator gets those of other namespaces."""
-        if check.spec.job_name is not None:
-            return dict(claims)
-        return {node: other for node, other in claims.items() if not self._goes_first(check, other)}
+    def counting_in(self, namespace: str) -> frozenset[str]:
+        """The nodes on which its claim counts against checks of a namespace."""
+        counts = self.namespace == namespace or self.precedence is Precedence.ADMINISTRATORS
+        return self.wanted if self.tests or counts else self.present
 
-    def others_on(self, check: Object) -> list[Request]:
-        """The checks that have nodes of this one, and may have to leave them."""
-        found = {
-            Request(other["metadata"]["namespace"], other["metadata"]["name"])
-            for node in checked_nodes(check)
-            for other in self._checks.by_index(BY_NODE, node)
-        }
-        return [*(found - {Request(check["metadata"]["namespace"], check["metadata"]["name"])})]
-
-    def _counts(self, other: NodeCheck, namespace: str) -> bool:
-        """Whether a check keeps those of a namespace from its nodes."""
-        made_in, tests = other.metadata.namespace, other.status.phase is NodeCheckPhase.RUNNING
-        return tests or self._trust.counts(made_in, namespace)
-
-    def _goes_first(self, check: NodeCheck, other: NodeCheck) -> bool:
-        ours, theirs = (self._trust.is_administrators(each.metadata.namespace) for each in (check, other))
-        return ours and not theirs
+    def named_in(self, namespace: str) -> str:
+        """The check as a message in a namespace may name it, which excludes objects of other namespaces."""
+        is_ours = self.namespace == namespace
+        return f"NodeCheck {self.namespace}/{self.name}" if is_ours else "a check in another namespace"
 
 
-def sentence_on(claims: Mapping[str, NodeCheck], namespace: str) -> str:
-    """The nodes that a check waits for, as a message in its namespace."""
-    node, others = min(claims), len(claims) - 1
+def claim_of(check: NodeCheck, precedence: Precedence, **more: Any) -> NodeClaim:
+    """The claim of a check, with these further fields of `NodeClaim`."""
+    metadata, status = check.metadata, check.status
+    fields = {"is_fixed": bool(status.nodes), "tests": status.phase is NodeCheckPhase.RUNNING} | more
+    created = metadata.creation_timestamp or datetime.min.replace(tzinfo=UTC)
+    return NodeClaim(metadata.uid, metadata.namespace, metadata.name, precedence, created, **fields)
+
+
+def precedence_of(
+    check: dict[str, Any] | None, job: dict[str, Any] | None, is_administrators: bool
+) -> Precedence:
+    """The precedence of a raw check, which may be gone, by the raw job that it names."""
+    if is_administrators:
+        return Precedence.ADMINISTRATORS
+    return Precedence.JOBS if check is not None and is_made_for_job(check, job) else Precedence.OTHERS
+
+
+def in_the_way(mine: NodeClaim, claims: Iterable[NodeClaim]) -> dict[str, NodeClaim]:
+    """The nodes that block the beginning of a check, each with the claim in the way."""
+    found: dict[str, NodeClaim] = {}
+    left = set(mine.wanted)
+    for claim in sorted(claims, key=lambda claim: claim.order):
+        if claim.uid != mine.uid and (claim.tests or claim.order < mine.order):
+            taken = left & claim.counting_in(mine.namespace)
+            found |= dict.fromkeys(taken, claim)
+            left -= taken
+    return found
+
+
+def gives_way(mine: NodeClaim, other: NodeClaim) -> bool:
+    """Whether a check, after a while, leaves nodes to another that wants the same."""
+    if other.tests or mine.precedence is Precedence.ADMINISTRATORS:
+        return False
+    return other.precedence < mine.precedence or (mine.tests and other.namespace != mine.namespace)
+
+
+def to_yield(mine: NodeClaim, claims: Iterable[NodeClaim], *, to_anybody: bool = False) -> frozenset[str]:
+    """The nodes that a check leaves to others once it has held them for HOLD_SECONDS.
+
+    Args:
+        to_anybody: whether it has tested them for that long.
+    """
+    nodes = frozenset[str]()
+    for claim in (each for each in claims if gives_way(mine, each)):
+        if to_anybody and claim.namespace != mine.namespace:
+            nodes |= mine.wanted & claim.wanted
+        elif claim.precedence < mine.precedence:
+            nodes |= mine.wanted & claim.counting_in(mine.namespace)
+    return nodes
+
+
+def sentence_on(contested: Mapping[str, NodeClaim], namespace: str) -> str:
+    """The nodes that a check waits for, in words."""
+    node = min(contested)
+    claim = contested[node]
+    others = len(contested) - 1
     more = f", and {counted(others, 'more node is', 'more nodes are')} too" if others else ""
-    return f"waits: node {node} is being checked by {_named(claims[node], namespace)}{more}"
+    return f"node {node} is being checked by {claim.named_in(namespace)}{more}"
 
 
-def left_out(check: NodeCheck, claims: Mapping[str, NodeCheck]) -> dict[str, Out]:
-    """The nodes for which a check has waited in vain, each with the reason."""
-    limit, namespace = f"all of timeoutSeconds ({check.spec.timeout_seconds} s)", check.metadata.namespace
-    return {
-        node: Out(f"{_named(other, namespace)} had it for {limit}", reason="Taken")
-        for node, other in claims.items()
-    }
+def agent_is_ready(worker: dict[str, Any]) -> bool:
+    """Whether the agent of a check's ElasticWorker is ready. The worker is raw, as there may be thousands."""
+    status = worker.get("status") or {}
+    report = status.get("agent") or {}
+    incarnation = worker["spec"].get("incarnation")
+    return (
+        report.get("incarnation") == status.get("observedIncarnation") == incarnation
+        and report.get("podUid") == status.get("podUid") is not None
+        and report.get("state") != "Stopped"
+        and not has_ended(worker)
+    )
 
 
-def _named(check: NodeCheck, namespace: str) -> str:
-    """The check as a message in a namespace may name it, which excludes objects of other namespaces."""
-    is_ours = check.metadata.namespace == namespace
-    return f"NodeCheck {namespace}/{check.metadata.name}" if is_ours else "a check in another namespace"
+def is_made_for_job(check: Object, job: Object | None) -> bool:
+    """Whether the controller created the raw NodeCheck for the job, whose world waits for it.
+
+    Anybody may write `jobName` and an owner reference. But the job's current check, and its workers' nodes,
+    are in its status, which only the controller writes.
+    """
+    if job is None or check["spec"].get("jobName") != job["metadata"]["name"]:
+        return False
+    owners = check["metadata"].get("ownerReferences") or ()
+    is_owned = any(it["uid"] == job["metadata"]["uid"] and it.get("controller") for it in owners)
+    return is_owned and job.get("status", {}).get("activeCheck") == check["metadata"]["name"]

@@ -7,7 +7,6 @@ and publishes the next step, or the verdicts. All decisions are made from the AP
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import zlib
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -33,7 +32,8 @@ from reconcilers.findings.finished import is_finished, newest_on
 from reconcilers.findings.machine import created_at
 from reconcilers.findings.reference import references_on, speeds_of
 from reconcilers.nodecheck import status as check_status
-from reconcilers.nodecheck.claims import WAITING_FOR_CHECK, Claims, left_out, sentence_on
+from reconcilers.nodecheck.claiming import Claiming, Permit
+from reconcilers.nodecheck.claims import HOLD_SECONDS, WAITING_FOR_AGENTS, WAITING_FOR_CHECK, YIELDED
 from reconcilers.nodecheck.nodes import (
     CheckedNode,
     Out,
@@ -79,16 +79,17 @@ from reconcilers.runtime.kinds import NODECHECKS
 from reconcilers.runtime.tools import Tools, WithTools
 
 SLACK_SECONDS = 0.05
-WAITING_SECONDS = 5.0
-"""Time between two looks at a check that waits for others; longer with more than WAITING_LOOKS checks."""
-WAITING_LOOKS = 50
+WAITING_SECONDS = 600.0
+"""Time between two looks at a check that waits for others. They trigger one when they make way; but nodes can
+become free without that, as when a job's workers move or a Node's labels change."""
 BEHIND_SECONDS = 0.5
 """Time until the next look at an object that the API server has and the cache lacks."""
 CONSEQUENCES_SECONDS = 600.0
 """Time for which a controller keeps a finished check, however old, until its nodes' cordons and records are
 written."""
 IDLE, AGENTS = "idle", "agents"
-WAITING_FOR_AGENTS = "WaitingForAgents"
+GATHERING = (IDLE, AGENTS)
+"""Waits before the first step; at most HOLD_SECONDS unless the check is an administrator's."""
 MOST_AT_ONCE = 500
 """Limit of workers that one look creates, so that other checks have their turn."""
 NO_GPU = Out("it has no nvidia.com/gpu, which the check requires", reason="NoGPU")
@@ -98,8 +99,6 @@ NO_GPU = Out("it has no nvidia.com/gpu, which the check requires", reason="NoGPU
 class _Turn:
     """One look at one check: its input, and the Events and the time of the next look that it results in."""
 
-    until_written: contextlib.AsyncExitStack
-    """Locks that the look keeps until its status is written."""
     check: NodeCheck
     raw: dict[str, Any]
     job: ElasticJob | None
@@ -128,12 +127,19 @@ class NodeCheckReconciler(WithTools):
         self._making = CheckWorkers(tools.client, tools.cache, monotonic, most_workers)
         self._since = Observations(checks, monotonic)
         self._waiting = Observations(checks, monotonic)
-        self._checks = checks
-        self._claims = Claims(tools.cache)
-        self._taking = asyncio.Lock()
-        """Checks begin one after the other, so that each sees the nodes of the one before."""
+        self._claiming = Claiming(tools.cache, monotonic, lambda check: self.wake(check))
+        self.made_way = self._claiming.made_way
+        """Function that returns the checks that may go on when one makes way."""
+        self.wake: Callable[[Request], object] = lambda check: None
+        """Function that makes the controller look at another check."""
 
     async def reconcile(self, request: Request) -> Result:
+        try:
+            return await self._look(request)
+        finally:
+            self._claiming.end_look(request)
+
+    async def _look(self, request: Request) -> Result:
         found = self._view.check(request.namespace, request.name)
         if found is None:
             return Result()
@@ -141,9 +147,8 @@ class NodeCheckReconciler(WithTools):
         with telling_refusals(self._recorder, raw):
             if is_finished(raw):
                 return await self._expire(check)
-            async with contextlib.AsyncExitStack() as until_written:
-                turn = _Turn(until_written, check, raw, self._view.job_of(check), self._clock.now())
-                await self._write(turn, await self._next(turn))
+            turn = _Turn(check, raw, self._view.job_of(check), self._clock.now())
+            await self._write(turn, await self._next(turn))
         return Result(turn.look_again_seconds)
 
     async def _expire(self, check: NodeCheck) -> Result:
@@ -168,9 +173,10 @@ class NodeCheckReconciler(WithTools):
         if not turn.status.nodes:
             begin = self._begin_nodes(turn) if turn.job is None else self._begin_job(turn, turn.job)
             return await begin
-        yielded = await self._claims.to_yield(turn.check)
+        yielded, left_seconds = await self._claiming.to_yield(turn.check)
         if yielded:
             return await self._yield(turn, yielded)
+        turn.look_again_within(left_seconds)
         if turn.status.phase is NodeCheckPhase.PENDING:
             return await self._gather(turn)
         return await self._carry_on(turn)
@@ -209,16 +215,18 @@ class NodeCheckReconciler(WithTools):
         return status if status.finished or not status.nodes else self._start(turn, status)
 
     async def _begin(self, turn: _Turn, scope: Scope) -> NodeCheckStatus:
-        slices = Slices()
+        slices, is_of_job = Slices(), turn.check.spec.job_name is not None
         if has_no_room(turn.check.spec, scope):
             return self._refuse(turn, too_many(len(scope.nodes)))
-        claims = await self._claims_on(turn, scope.nodes)
-        if claims and not self._is_overdue(turn, "begins", self._waiting):
-            return self._wait_for_others(turn, claims)
+        is_patient = not is_of_job or not self._is_overdue(turn, WAITING_FOR_CHECK, self._waiting)
+        permit = await self._claiming.take(turn.check, scope.nodes, without_contested=not is_patient)
+        if permit.is_refused and is_patient:
+            return self._wait_for_others(turn, permit)
+        await slices.pause()
         nodes = self._view.nodes(scope.nodes)
         needs_gpu = turn.check.spec.accelerator is Accelerator.NVIDIA_GPU
         withdrawn = {name: NO_GPU for name, raw in nodes.items() if needs_gpu and lacks_gpu(raw)}
-        withdrawn |= left_out(turn.check, self._claims.standing(turn.check, claims))
+        withdrawn |= permit.left_out(turn.check)
         await slices.pause()
         made = turn.check.metadata.creation_timestamp or LONG_AGO
         as_of = max([made, *map(created_at, nodes.values())])
@@ -259,23 +267,16 @@ class NodeCheckReconciler(WithTools):
             message = await computed(len(participants), awaited, participants)
             return check_status.waiting(turn.status, WAITING_FOR_AGENTS, message, turn.now)
         status = check_status.settled(turn.status, ended, turn.now)
-        claims = await self._claims_on(turn, set(status.nodes) - settled_nodes(status))
-        if claims and not self._is_overdue(turn, "starts", self._waiting):
-            return self._wait_for_others(turn, claims)
-        left = StepResult(left_out(turn.check, claims), {})
-        return self._start(turn, check_status.settled(status, left, turn.now))
+        nodes = set(status.nodes) - settled_nodes(status)
+        permit = await self._claiming.take(turn.check, nodes)
+        return self._wait_for_others(turn, permit) if permit.is_refused else self._start(turn, status)
 
-    async def _claims_on(self, turn: _Turn, nodes: Collection[str]) -> Mapping[str, NodeCheck]:
-        """The claims of other checks on nodes that this one takes unless there are any."""
-        await turn.until_written.enter_async_context(self._taking)
-        return await self._claims.on(turn.check, nodes)
-
-    def _wait_for_others(self, turn: _Turn, claims: Mapping[str, NodeCheck]) -> NodeCheckStatus:
-        turn.look_again_within(WAITING_SECONDS * max(1.0, len(self._checks) / WAITING_LOOKS))
-        reason = sentence_on(claims, turn.check.metadata.namespace)
+    def _wait_for_others(self, turn: _Turn, permit: Permit) -> NodeCheckStatus:
+        turn.look_again_within(permit.rest_seconds or WAITING_SECONDS)
+        reason = permit.reason_to_wait(turn.check)
         return check_status.waiting(turn.status, WAITING_FOR_CHECK, reason, turn.now)
 
-    async def _yield(self, turn: _Turn, nodes: Mapping[str, Out]) -> NodeCheckStatus:
+    async def _yield(self, turn: _Turn, nodes: Collection[str]) -> NodeCheckStatus:
         """Leave nodes to checks that wait for them. The workers are deleted before the status is written, so
         that a crash between the two is repaired."""
         if turn.check.spec.job_name is None:
@@ -283,7 +284,9 @@ class NodeCheckReconciler(WithTools):
             await self._making.delete(worker for worker in workers if worker.spec.node_name in nodes)
         left = counted(len(nodes), "node is", "nodes are")
         turn.event("Normal", "Yielded", f"{left} left to checks that waited for them")
-        return check_status.settled(turn.status, StepResult(nodes, {}), turn.now)
+        return check_status.settled(
+            turn.status, StepResult(dict.fromkeys(sorted(nodes), YIELDED), {}), turn.now
+        )
 
     def _start(self, turn: _Turn, status: NodeCheckStatus) -> NodeCheckStatus:
         count = len(set(status.nodes) - settled_nodes(status) - {*status.reused})
@@ -387,6 +390,8 @@ class NodeCheckReconciler(WithTools):
         age = (since or self._since).age_seconds(turn.check.metadata.uid, str(step))
         age = min(age, self._clock.monotonic() - self._contact.since)
         limit: float = turn.check.spec.timeout_seconds
+        if step in GATHERING and not self._view.is_administrators(turn.check):
+            limit = min(limit, HOLD_SECONDS)
         if age >= limit:
             return True
         turn.look_again_within(limit - age + SLACK_SECONDS)

@@ -27,6 +27,7 @@ from reconcilers.nodecheck.nodes import MAX_MESSAGE
 from reconcilers.nodecheck.scope import lost_job, new_check_worker, worker_name
 from reconcilers.observed.options import WorkerLimit
 from reconcilers.observed.ownership import owner_uids, workers_owned_by
+from reconcilers.observed.trust import Trust
 from reconcilers.runtime.acts import in_parallel
 from reconcilers.runtime.kinds import ELASTICJOBS, ELASTICWORKERS, NODECHECKS
 from reconcilers.runtime.refused import is_refusal, retry_seconds
@@ -40,6 +41,7 @@ Labels: TypeAlias = dict[str, Mapping[str, str]]
 class CheckView:
     def __init__(self, cache: Cache, client: AsyncClient) -> None:
         self.finished = cache.shared(FinishedChecks)
+        self._trust = Trust(cache)
         self._client = client
         self._checks = cache.store(NODECHECKS)
         self._jobs = cache.store(ELASTICJOBS)
@@ -143,6 +145,9 @@ class CheckView:
             found[name] = judge(name, self.finished.on(name, reader), created_at(raw))
             await slices.pause()
         return found
+
+    def is_administrators(self, check: NodeCheck) -> bool:
+        return self._trust.is_administrators(check.metadata.namespace)
 
     def _owner_uid(self, check: NodeCheck) -> str | None:
         """The uid of the owner of the check's workers; None if its job is gone."""

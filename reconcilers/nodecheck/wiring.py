@@ -16,7 +16,8 @@ from crds.nodecheck import NodeCheck
 from reconcilers.findings.finished import decided_nodes, is_finished
 from reconcilers.job.seen import Vetter, Wake
 from reconcilers.job.strategy import Strategies
-from reconcilers.nodecheck.claims import BY_NODE, WAITING_FOR_CHECK, Claims, checked_nodes
+from reconcilers.nodecheck.claiming import BY_CLAIM, claim_keys
+from reconcilers.nodecheck.claims import WAITING_FOR_CHECK
 from reconcilers.nodecheck.condition import KIND
 from reconcilers.nodecheck.job_checks import JobChecksView
 from reconcilers.nodecheck.pod import CheckAssignment, CheckCompanionReconciler
@@ -72,8 +73,8 @@ def add(
 
 
 def add_indexes(cache: Cache) -> None:
-    """Add the index of checks by their nodes."""
-    cache.add_index(NODECHECKS, BY_NODE, checked_nodes)
+    """Add the index of claims."""
+    cache.add_index(NODECHECKS, BY_CLAIM, claim_keys)
 
 
 def _add_checks(manager: Manager, tools: Tools, options: PodOptions) -> None:
@@ -92,19 +93,20 @@ def _add_checks(manager: Manager, tools: Tools, options: PodOptions) -> None:
         return requests_for(checks.by_index(BY_JOB, f"{namespace}/{name}"))
 
     reconciler = NodeCheckReconciler(tools, options.workers_per_namespace)
-    (
+    controller = (
         ControllerBuilder(manager, "nodecheck")
         .for_(NODECHECKS)
         .owns(ELASTICWORKERS, predicate=more_of_an_answer)
         .watches(ELASTICWORKERS, active_check, predicate=more_of_an_answer)
         .watches(ELASTICJOBS, checks_of_job, predicate=more_of_a_jobs_checks)
-        .watches(NODECHECKS, Claims(cache).others_on, predicate=has_nodes)
+        .watches(NODECHECKS, reconciler.made_way, predicate=makes_way)
         .serves_first(Trust(cache).is_administrators)
         .reports_to(ReconciledCondition(tools, "nodecheck", NODECHECKS))
         .with_workers(WORKERS)
         .with_timeout(TIMEOUT_SECONDS)
         .build(OfOurJobs(reconciler, cache, NODECHECKS, job_keys))
     )
+    reconciler.wake = controller.look_at
 
 
 def _add_records(manager: Manager, tools: Tools) -> None:
@@ -155,10 +157,12 @@ def owner_of(cache: Cache, image: str) -> OtherOwner:
     return OtherOwner(NODECHECKS, assign, ends)
 
 
-@change_of
-def has_nodes(check: Object) -> bool:
-    """Whether a check has its nodes, which others may have to leave."""
-    return bool(check.get("status", {}).get("nodes"))
+def makes_way(change: Change) -> bool:
+    """Whether a check has finished, is gone, or has released some of its nodes, so that others may begin."""
+    old, new = change.old, change.new
+    if old is None:
+        return False
+    return new is None or is_finished(new) or appears(change) or _left_behind(old) != _left_behind(new)
 
 
 def ends(change: Change) -> bool:
@@ -202,3 +206,9 @@ def _waits_for_check(check: Object) -> bool:
     return any(
         (c["type"], c["status"], c["reason"]) == ("Running", "False", WAITING_FOR_CHECK) for c in conditions
     )
+
+
+def _left_behind(check: Object) -> object:
+    """The nodes that an unfinished check has released."""
+    status = check.get("status", {})
+    return status.get("nodeSets") or {}  # the first status has an empty one

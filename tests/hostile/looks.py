@@ -65,7 +65,7 @@ PREDICATES = {
         checks.more_of_an_answer,
     ),
     "ScalePlan": (more_of_a_plan,),
-    "NodeCheck": (checks.begins_or_ends, checks.ends, checks.has_nodes),
+    "NodeCheck": (checks.begins_or_ends, checks.ends, checks.makes_way),
 }
 NODES = [
     {"metadata": {"name": f"n{i}"}, "status": {"allocatable": {"cpu": "8", "memory": "32Gi"}}} for i in (1, 2)

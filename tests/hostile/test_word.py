@@ -21,13 +21,14 @@ from crds import names
 from crds.elasticjob import ElasticJob
 from crds.elasticworker import ElasticWorker
 from crds.nodecheck import NodeCheck
-from crds.phases import CHECK_TIMEOUT_SECONDS
 from crds.rendezvous import Rendezvous
 from reconcilers.findings.finished import FinishedCheck
 from reconcilers.job.workers import plan_relaunches
+from reconcilers.nodecheck.claiming import ClaimView
+from reconcilers.nodecheck.claims import HOLD_SECONDS, REST_SECONDS, Precedence
 from reconcilers.nodecheck.condition import finding_of
 from reconcilers.nodecheck.job_checks import JobChecksView, standing_of
-from reconcilers.nodecheck.reconciler import MOST_AT_ONCE, WAITING_SECONDS
+from reconcilers.nodecheck.reconciler import MOST_AT_ONCE
 from reconcilers.runtime.kinds import ELASTICJOBS, ELASTICWORKERS, NODECHECKS
 from reconcilers.worker.job_pod import build_job_pod
 from reconcilers.world.vetting import Standing
@@ -189,6 +190,17 @@ async def test_a_check_whose_pods_never_start_holds_up_nobody_else() -> None:
         assert made.seconds == 0.0 and set(made.verdicts("nightly").values()) == {"Healthy"}
 
 
+async def test_gathering_ends_after_300_seconds_where_no_administrator_says_otherwise() -> None:
+    for namespace, seconds in ((EVIL, HOLD_SECONDS), (OPS, 3_600.0)):
+        made = stage()
+        made.dead = {*SIX}
+        with made.within(namespace):
+            made.add_check("hold", nodes=SIX, timeoutSeconds=3_600)
+            await made.play("hold")
+            assert made.status("hold")["inconclusive"] == SIX
+        assert seconds <= made.seconds <= seconds + 1
+
+
 async def until(made: Stage, name: str, phase: str) -> None:
     for _ in range(9):
         await made.reconcile(name)
@@ -214,23 +226,21 @@ MUTE = Agents(local=lambda node: None)
 
 
 @pytest.mark.parametrize("of_job", [False, True])
-async def test_a_strangers_check_that_never_ends_leaves_its_nodes_to_an_administrators_after_its_timeout(
+async def test_a_strangers_check_that_never_ends_leaves_its_nodes_to_an_administrators_after_300_seconds(
     of_job: bool,
 ) -> None:
     made = stage(MUTE)
     with made.within(EVIL):
         await hold_running(made, of_job=of_job)
     with made.within(OPS):
-        made.add_check("nightly", nodes=["n1", "n2"], timeoutSeconds=60)
+        made.add_check("nightly", nodes=["n1", "n2"])
         await made.reconcile("nightly")
         waiting = made.condition("Running", "nightly")
-        assert waiting["reason"] == "WaitingForCheck" and "in another namespace" in waiting["message"]
-        assert "hold" not in waiting["message"] and EVIL not in waiting["message"]
-        take_all(made)
-        made.seconds += 60
-        await made.reconcile("nightly")
-    assert Request(EVIL, "hold") in made.process.woken("nodecheck")
+    assert waiting["reason"] == "WaitingForCheck" and "in another namespace" in waiting["message"]
+    assert "hold" not in waiting["message"] and EVIL not in waiting["message"]
     with made.within(EVIL):
+        assert await made.reconcile("hold") == pytest.approx(HOLD_SECONDS, abs=1)
+        made.seconds += HOLD_SECONDS
         await made.reconcile("hold")
         left = made.status("hold")["withdrawn"]
         assert [(each["node"], each["reason"]) for each in left] == [("n1", "Yielded"), ("n2", "Yielded")]
@@ -251,20 +261,42 @@ def take_all(made: Stage) -> None:
         made.process.take("nodecheck", request)
 
 
-async def test_a_check_of_nodes_goes_on_after_its_timeout_without_those_that_a_strangers_tests() -> None:
-    made = stage(MUTE)
+@pytest.mark.parametrize(("of_job", "waits_from_the_start"), [(False, True), (False, False), (True, True)])
+async def test_a_check_that_answers_in_the_last_second_tests_a_node_for_300_seconds_if_anybody_waits(
+    of_job: bool, waits_from_the_start: bool
+) -> None:
+    made = stage()
     with made.within(EVIL):
-        await hold_running(made, of_job=False)
+        await hold_running(made, of_job=of_job)
         await made.reconcile("hold")
-    made.agents = Agents()
+        made.add_check("next", nodes=["n1"], accelerator="none")
+        await made.reconcile("next")
+        if not waits_from_the_start:
+            made.seconds += 3_599
+    woken: list[Request] = []
+    made.reconciler.wake = woken.append
     with made.within(VICTIM):
-        made.add_nodes("n7", created=NOW - timedelta(days=1))
-        made.add_check("mine", nodes=["n1", "n7"], timeoutSeconds=60)
+        made.add_check("mine", nodes=["n2", "n1"])
+        await made.reconcile("mine")
+        assert made.condition("Running", "mine")["reason"] == "WaitingForCheck"
+    assert woken == [Request(EVIL, "hold")]
+    with made.within(EVIL):
+        if waits_from_the_start:
+            assert await made.reconcile("hold") == pytest.approx(HOLD_SECONDS)
+            assert not made.status("hold")["withdrawn"]
+            made.seconds += HOLD_SECONDS
+        take_all(made)
+        await made.reconcile("hold")
+        assert [each["node"] for each in made.status("hold")["withdrawn"]] == ["n1", "n2"]
+        assert Request(VICTIM, "mine") in made.process.woken("nodecheck")
+        made.add_check("another", nodes=["n1"], accelerator="none")
+        assert await made.reconcile("another") == pytest.approx(REST_SECONDS)
+        assert "just left nodes to others" in made.condition("Running", "another")["message"]
+    take_all(made)
+    with made.within(VICTIM):
         await made.play("mine")
-        assert 60 <= made.seconds < 61
-        assert made.verdicts("mine") == {"n1": "Inconclusive", "n7": "Healthy"}
-        (left,) = made.status("mine")["withdrawn"]
-        assert (left["node"], left["reason"]) == ("n1", "Taken")
+        assert set(made.verdicts("mine").values()) == {"Healthy"}
+        assert Request(EVIL, "next") in made.process.woken("nodecheck")
 
 
 async def test_a_job_waits_for_a_strangers_check_for_its_own_timeout_and_then_trains_without() -> None:
@@ -280,7 +312,7 @@ async def test_a_job_waits_for_a_strangers_check_for_its_own_timeout_and_then_tr
         for index, node in enumerate(("n1", "n2")):
             made.add_worker(index, node, job="prod")
         made.add_check("prod-check-1", jobName="prod", timeoutSeconds=60)
-        assert await made.reconcile("prod-check-1") == WAITING_SECONDS
+        assert await made.reconcile("prod-check-1") == pytest.approx(60, abs=1)
         check = NodeCheck.model_validate(made.get(NODECHECKS, "prod-check-1"))
         job = ElasticJob.model_validate(made.get(ELASTICJOBS, "prod"))
         said = finding_of(job, active=check)
@@ -332,7 +364,7 @@ def nodes_in_tests(made: Stage) -> list[str]:
 @given(
     st.lists(st.tuples(st.sampled_from([EVIL, VICTIM]), SOME_NODES), min_size=1, max_size=5),
     st.lists(
-        st.tuples(st.integers(0, 4), st.sampled_from([0.0, 0.0, TICK_SECONDS, CHECK_TIMEOUT_SECONDS])),
+        st.tuples(st.integers(0, 4), st.sampled_from([0.0, 0.0, TICK_SECONDS, HOLD_SECONDS])),
         min_size=8,
         max_size=40,
     ),
@@ -373,13 +405,43 @@ def test_never_two_checks_test_one_node_and_an_administrators_waits_no_longer_th
         made.dead, began = set(), made.seconds
         order = data.draw(st.permutations([*names_of, (OPS, "nightly")]))
         while ours().get("phase") != "Running":
-            assert made.seconds - began <= CHECK_TIMEOUT_SECONDS + 3 * TICK_SECONDS
+            assert made.seconds - began <= HOLD_SECONDS + 3 * TICK_SECONDS
             for each in order:
                 await look(*each)
             made.seconds += TICK_SECONDS
         assert not ours().get("withdrawn")
 
     asyncio.run(play())
+
+
+@given(
+    namespace=st.sampled_from([EVIL, OPS]),
+    job_name=st.sampled_from([None, "train", "other"]),
+    owner=st.sampled_from([None, "uid-train", "uid-other"]),
+    controls=st.booleans(),
+    active=st.sampled_from([None, "c", "c2"]),
+    nodes=st.sampled_from([(), ("n1",)]),
+)
+def test_only_a_check_that_its_job_waits_for_has_the_precedence_of_jobs(
+    namespace: str, job_name: str | None, owner: str | None, controls: bool, active: str | None, nodes: Any
+) -> None:
+    """Whatever its author writes into it; `activeCheck` is in a status, which the controller alone writes."""
+    made = stage()
+    with made.within(namespace):
+        spec = {"nodes": ["n1"]} if job_name is None else {"jobName": job_name}
+        made.add_check("c", **spec)
+        references = [{"apiVersion": "x", "kind": "ElasticJob", "name": "train", "uid": owner}]
+        references[0] |= {"controller": True} if controls else {}
+        change = {"metadata": {"ownerReferences": references if owner else []}}
+        made.update(NODECHECKS, "c", change | {"status": {"nodes": list(nodes)}})
+        status = {"activeCheck": active} if active else {}
+        job = {"metadata": {"name": "train", "namespace": namespace, "uid": "uid-train"}, "spec": {}}
+        made.put(ELASTICJOBS, job | {"status": status})
+        check = NodeCheck.model_validate(made.get(NODECHECKS, "c"))
+    found = ClaimView(made.stores).claim_of(check, ["n1"]).precedence
+    is_jobs = (job_name, owner, controls, active) == ("train", "uid-train", True, "c")
+    expected = Precedence.JOBS if is_jobs else Precedence.OTHERS
+    assert found is (Precedence.ADMINISTRATORS if namespace == OPS else expected)
 
 
 # --- poison (security.md 4) --------------------------------------------------------------------------------

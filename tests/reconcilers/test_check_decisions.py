@@ -1,7 +1,8 @@
-"""The pure decisions of a NodeCheck: who takes part, who is out, and what a step gave."""
+"""The pure decisions of a NodeCheck: who takes part, who goes first, who is out, and what a step gave."""
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -10,7 +11,7 @@ from hypothesis import strategies as st
 
 from crds.actions import Action
 from crds.findings import Verdict
-from crds.nodecheck import CheckGroup, NodeCheckSpec, NodeCheckStatus
+from crds.nodecheck import CheckGroup, NodeCheck, NodeCheckSpec, NodeCheckStatus
 from crds.rendezvous import Rendezvous
 from healthcheck.measurements import (
     COMPARED_IN_PAIRS,
@@ -21,6 +22,7 @@ from healthcheck.measurements import (
     RoundResult,
 )
 from healthcheck.stragglers import ClassFinding
+from reconcilers.nodecheck.claims import NodeClaim, Precedence, claim_of, in_the_way
 from reconcilers.nodecheck.nodes import CheckedNode, fleet_of, out_of, settings_of
 from reconcilers.nodecheck.scope import choose, is_idle, one_each, wanted_workers
 from reconcilers.nodecheck.size import to_wire
@@ -87,6 +89,34 @@ def test_named_workers_alone_and_those_that_train_are_wanted() -> None:
 def test_stale_report_is_nobodys() -> None:
     assert not is_idle(worker(agent=report(pod_uid="another").to_wire()), Rendezvous())
     assert not is_idle(worker(), Rendezvous())
+
+
+# --- who goes first -----------------------------------------------------------------------------------
+
+
+def check(name: str, age: float = 0, nodes: tuple[str, ...] = ()) -> NodeCheck:
+    created = NOW - timedelta(seconds=age)
+    metadata = {"name": name, "namespace": "default", "uid": f"uid-{name}", "creationTimestamp": created}
+    return NodeCheck.model_validate(
+        {"metadata": metadata, "spec": {"nodes": ["n1"]}, "status": {"nodes": list(nodes)}}
+    )
+
+
+@given(st.lists(st.tuples(st.sets(st.sampled_from("abcdef")), st.integers(0, 9), st.booleans()), max_size=8))
+def test_a_node_is_contested_by_the_claim_that_goes_first_of_those_that_want_it(
+    others: list[tuple[set[str], int, bool]],
+) -> None:
+    mine = claim_of(check("mine", age=5), Precedence.OTHERS, wanted=frozenset("abcd"))
+    claims = [
+        claim_of(check(f"c{number}", age), Precedence.OTHERS, wanted=frozenset(nodes), tests=tests)
+        for number, (nodes, age, tests) in enumerate(others)
+    ]
+    first: dict[str, NodeClaim] = {}
+    for each in sorted(claims, key=lambda claim: claim.order):
+        for node in mine.wanted & each.wanted:
+            if each.tests or each.order < mine.order:
+                first.setdefault(node, each)
+    assert in_the_way(mine, claims) == first
 
 
 # --- who is out ---------------------------------------------------------------------------------------

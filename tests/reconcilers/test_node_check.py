@@ -20,12 +20,13 @@ from healthcheck.fleet import Node
 from healthcheck.measurements import CheckHistory
 from healthcheck.plan import ProbeRound, next_step
 from healthcheck.settings import Settings
-from reconcilers.nodecheck.claims import Claims
+from reconcilers.nodecheck.claiming import MOST_WAITING, ClaimView
 from reconcilers.nodecheck.reconciler import CONSEQUENCES_SECONDS
 from reconcilers.observed.builder import owner_reference
 from reconcilers.runtime.kinds import ELASTICJOBS, ELASTICWORKERS, NODECHECKS
 from reconcilers.runtime.refused import RETRY_SECONDS
 from tests.counting import calls
+from tests.reconcilers.api import NAMESPACE
 from tests.reconcilers.build import BAD, GOOD, NO_GPU, NOW, node_sets
 from tests.reconcilers.check_stage import Agents, Stage
 
@@ -642,20 +643,26 @@ def test_nobody_who_answers_and_passes_is_ever_called_faulty(fleet: tuple[list[s
 
 
 @pytest.mark.usefixtures("beside")
-def test_claims_on_a_node_are_looked_up_whatever_the_number_of_checks_and_the_size_of_the_cluster() -> None:
+def test_what_other_checks_want_is_looked_up_whatever_their_number_and_the_size_of_the_cluster() -> None:
     """Checks for each node of a cluster, made by a loop in a shell, are looked at by each of them."""
 
-    def cost(nodes: int, checks: int) -> int:
+    def cost(nodes: int, checks: int, *, begun: bool) -> int:
         staged = Stage()
+        staged.add_namespace(NAMESPACE, **{names.LABEL_MAY_CORDON: "true"})
         staged.add_nodes(*(f"node-{i}" for i in range(nodes)))
         for i in range(checks):
-            begun = {"phase": "Running", "nodes": [f"node-{i}"]} if i else {}
-            staged.add_check(name=f"c{i}", nodes=[f"node-{i}"], status=begun)
-        mine, claims = NodeCheck.model_validate(staged.get(NODECHECKS, "c0")), Claims(staged.stores)
-        asyncio.run(claims.on(mine, ["node-0", "node-1"]))  # parses them
-        return calls(lambda: asyncio.run(claims.on(mine, ["node-0", "node-1"])))
+            staged.add_check(name=f"c{i}", nodes=[f"node-{i}"])
+            if begun and i:
+                staged.update(NODECHECKS, f"c{i}", {"status": {"phase": "Running", "nodes": [f"node-{i}"]}})
+        view = ClaimView(staged.stores)
+        mine = view.claim_of(NodeCheck.model_validate(staged.get(NODECHECKS, "c0")), ["node-0"])
+        asyncio.run(view.claims(mine))  # parses them
+        return calls(lambda: asyncio.run(view.claims(mine)))
 
-    assert cost(2_000, 400) <= 1.1 * cost(20, 20)  # the event loop has calls of its own
+    assert cost(2_000, 400, begun=True) <= 1.1 * cost(
+        20, 20, begun=True
+    )  # the event loop has calls of its own
+    assert cost(2_000, 400, begun=False) <= cost(100, 2 * MOST_WAITING, begun=False) + 10 * 400
 
 
 def test_a_look_at_a_check_of_one_node_costs_the_same_in_a_large_cluster() -> None:

@@ -214,9 +214,9 @@ async def test_each_controller_serves_another_namespace_next_and_checks_of_admin
     town.put(NAMESPACES, {"metadata": {"name": "ops", "labels": {names.LABEL_MAY_CORDON: "true"}}})
     for controller in town.manager._controllers:
         for name in (f"evil-{number}" for number in range(3_000)):
-            controller._queue.add(Request("evil", name))
-        controller._queue.add(Request("team-a", "theirs"))
-        controller._queue.add(Request("ops", "theirs"))
+            controller.look_at(Request("evil", name))
+        controller.look_at(Request("team-a", "theirs"))
+        controller.look_at(Request("ops", "theirs"))
         served = [(await controller._queue.get()).namespace for _ in range(3)]
         expected = ["ops", "evil", "team-a"] if controller.name == "nodecheck" else ["evil", "team-a", "ops"]
         assert served == expected, controller.name
