@@ -181,7 +181,7 @@ def launch_parser() -> ArgumentParser:
     )
     parser.add_argument(
         "--hang-timeout",
-        type=_seconds,
+        type=_seconds_above_0,
         metavar="SECONDS",
         help="with --standalone: time without a step after which processes count as hanging "
         f"(default: {HANG_TIMEOUT_SECONDS})",
@@ -196,11 +196,16 @@ def launch_parser() -> ArgumentParser:
 
 
 def _seconds(text: str) -> float:
-    """Parse a time above 0; `--hang-timeout` and `--failure-grace` have no meaning for any other."""
     with suppress(ValueError):
-        if 0 < (seconds := float(text)) < math.inf:
+        if 0 <= (seconds := float(text)) < math.inf:
             return seconds
-    raise ArgumentTypeError(f"{text!r} is no number of seconds above 0")
+    raise ArgumentTypeError(f"{text!r} is no number of seconds")
+
+
+def _seconds_above_0(text: str) -> float:
+    if seconds := _seconds(text):
+        return seconds
+    raise ArgumentTypeError(f"{text!r} is not above 0")
 
 
 def stop_grace_seconds(termination_grace_seconds: float, shutdown_timeout: int | None) -> float:

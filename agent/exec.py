@@ -96,10 +96,10 @@ def main(argv: Sequence[str]) -> int:
     words = list(argv)
     each_round = words[:1] == [EACH_ROUND]
     words = words[1:] if each_round else words
-    words = words[1:] if words[:1] == ["--"] else words
     if words[:1] in (["-h"], ["--help"]):
         print(HELP)
         raise SystemExit(0)
+    words = words[1:] if words[:1] == ["--"] else words
     if fault := _fault(words):
         return refuse_to_start(f"dlr exec: {fault}; {USAGE}", EXIT_USAGE)
     if each_round and ENV_CLUSTER_VERSION in os.environ:
@@ -111,6 +111,7 @@ def main(argv: Sequence[str]) -> int:
         ensure_temporary_directory(os.environ)
         with contextlib.ExitStack() as cleanup:
             link = Link.start(Environment.take(os.environ), os.environ, cleanup)
+            cleanup.enter_context(link.watcher.woken_by_signals())
             return Execution(link, command, os.environ, cleanup, each_round=each_round).run()
     except InvalidEnvironmentError as error:
         return refuse_to_start(f"dlr exec: {error}", EXIT_USAGE)

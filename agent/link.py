@@ -39,6 +39,8 @@ from crds.wire import from_wire
 
 FLUSH_SECONDS = 5.0
 """Time limit for the last report."""
+SIGNAL_SECONDS = 1.0
+"""The longest wait that a signal which comes just before it does not end."""
 
 
 @dataclass(frozen=True)
@@ -93,7 +95,6 @@ class Link:
         )
         watcher.start()
         cleanup.callback(watcher.stop)
-        cleanup.enter_context(watcher.woken_by_signals())
         groups = _groups_watcher(api, me, desk) if me.grouped_job else None
         if groups is not None:
             groups.start()
@@ -179,9 +180,9 @@ def _groups_watcher(api: AgentApi, me: Environment, desk: Desk) -> Watcher[Group
 def _first_view(watcher: Watcher[WorldView]) -> WorldView:
     poll = select.poll()
     poll.register(watcher.fileno(), select.POLLIN)
-    while watcher.view() is None:
-        poll.poll()
-    return watcher.take() or WorldView()
+    while (view := watcher.take()) is None:
+        poll.poll(SIGNAL_SECONDS * 1000)
+    return view
 
 
 def first_report(

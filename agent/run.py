@@ -146,6 +146,7 @@ def build(launch: LaunchArguments, warm_start: WarmStart | None, cleanup: contex
     me, config = launch.me, launch.config
     listener, store = listen(me, cleanup)
     link = Link.start(me, os.environ, cleanup, _local_cluster(launch))
+    cleanup.enter_context(link.watcher.woken_by_signals())
     world = link.first_view.world
     memory = _memory(launch, listener, link, cleanup) if me.memory_bytes else None
     files = ProgressFiles(

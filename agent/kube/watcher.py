@@ -95,14 +95,11 @@ class Watcher(threading.Thread, Generic[View]):
 
     @contextlib.contextmanager
     def woken_by_signals(self) -> Iterator[None]:
-        """Make `fileno()` readable at each signal that has a handler; do nothing but in the main thread.
+        """Make `fileno()` readable at each signal that has a handler, in a main thread of our own.
 
         Handlers run there, between two bytecodes. A signal that comes just before a system call, or that the
         kernel gives to another thread, as it does after a SIGSTOP, would otherwise end no wait.
         """
-        if threading.current_thread() is not threading.main_thread():
-            yield
-            return
         before = signal.set_wakeup_fd(self._wake_fd, warn_on_full_buffer=False)
         try:
             yield

@@ -73,8 +73,8 @@ def test_what_is_behind_the_script_is_the_scripts(front: list[str], behind: list
 
 
 def test_our_flags_are_read_in_front_of_the_script_and_as_a_whole(capsys: pytest.CaptureFixture[str]) -> None:
-    args = arguments.parse(["--preload", "x", "--no-warm-start", "--failure-grace=3", "train.py"])
-    assert (args.preload, args.no_warm_start, args.failure_grace) == (["x"], True, 3.0)
+    args = arguments.parse(["--preload", "x", "--no-warm-start", "--failure-grace=0", "train.py"])
+    assert (args.preload, args.no_warm_start, args.failure_grace) == (["x"], True, 0.0)
     for help_flag in ("-h", "--h"):
         with pytest.raises(SystemExit) as end:
             arguments.parse([help_flag])
@@ -112,8 +112,9 @@ def test_outside_of_a_job_one_sentence_says_what_to_do(
     [
         ("--nproc-per-node=0", "--nproc-per-node is 0, and must be above 0"),
         ("--monitor-interval=0", "--monitor-interval is 0.0, and must be above 0"),
-        ("--hang-timeout=-1", "argument --hang-timeout: '-1' is no number of seconds above 0"),
-        ("--failure-grace=nan", "argument --failure-grace: 'nan' is no number of seconds above 0"),
+        ("--hang-timeout=-1", "argument --hang-timeout: '-1' is no number of seconds"),
+        ("--hang-timeout=0", "argument --hang-timeout: '0' is not above 0"),
+        ("--failure-grace=nan", "argument --failure-grace: 'nan' is no number of seconds"),
     ],
 )
 def test_a_number_that_means_nothing_is_refused_by_the_name_of_its_flag(
