@@ -293,9 +293,9 @@ class Execution:
 
     def _wait(self) -> None:
         poll = select.poll()
-        exit_fd = self._command.exit_fd
-        for fd in (self._watcher.fileno(), *(() if exit_fd is None else (exit_fd,))):
-            poll.register(fd, select.POLLIN)
+        poll.register(self._watcher.fileno(), select.POLLIN)
+        if (exit_fd := self._command.exit_fd) is not None:
+            poll.register(exit_fd, select.POLLIN)
         waits = [JOB_END_SECONDS] if self._has_succeeded else []
         if self._failed is not None:
             waits.append(max(self._failed[1] - time.monotonic(), 1.0))

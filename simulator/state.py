@@ -52,7 +52,7 @@ class SimulationState(Generic[C]):
     away: set[int] = field(default_factory=set)
     """Nodes that were taken away and will return."""
     convicted: set[int] = field(default_factory=set)
-    """Nodes that a check found faulty, with the cause; they are repaired when their Pods leave."""
+    """Nodes that a check found faulty; they are repaired when their Pods leave."""
     groups: GroupedJob | None = None
     """Job that owns the replica groups; None without any."""
     _left_at: float = 0.0

@@ -71,6 +71,7 @@ class Mark:
 
 
 def newest_by_rank(marks: Iterable[Mark]) -> dict[int, Mark]:
+    """Return each rank's newest mark."""
     return {mark.rank: mark for mark in sorted(marks)}
 
 
