@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -11,7 +11,7 @@ from controller.wording import counted
 from crds import names
 from crds.agent_report import AgentState
 from crds.elasticjob import ElasticJob
-from crds.elasticworker import ElasticWorker, WorkerPhase
+from crds.elasticworker import ElasticWorker, ExitClass, WorkerPhase
 from crds.failure_policy import FailureAction
 from crds.phases import JobPhase, RendezvousPhase
 from crds.rendezvous import Rendezvous
@@ -47,6 +47,9 @@ MAX_DELAY_SECONDS = 60.0
 SPARE_POD_SECONDS = 2.0
 """Longest delay of a Pod that a complete world does not need, while that world starts."""
 MAX_EXCLUDED_NODES = 16
+LOST_NODE_SECONDS = 60.0
+"""Time for which all new Pods of the job avoid a node that one was lost with. Kubernetes itself calls a
+silent node not ready after 40 or 50 s; until then its scheduler takes it for one that has room."""
 MAX_FAULTY_NODES = 256
 
 CLEARED = "a node that its Pod must keep off is not faulty any more"
@@ -92,6 +95,7 @@ def plan_relaunches(
     renewed: Mapping[str, str] | None = None,
     avoiding: Collection[str] = (),
     spare_pod_wait_seconds: float = 0.0,
+    lost_nodes: Sequence[str] = (),
 ) -> RelaunchPlan:
     """Plan new Pods for slots whose Pod has ended, or is on a node that was found faulty.
 
@@ -99,6 +103,7 @@ def plan_relaunches(
         renewed: workers that get a new Pod for another reason, by uid, with the reason.
         avoiding: uids of those among them that avoid their last node.
         spare_pod_wait_seconds: wait for a new Pod of a slot that this or the next world does not need.
+        lost_nodes: nodes that Pods of any slot were just lost with.
     """
     due, waits = [], []
     stands = rendezvous.phase is not RendezvousPhase.REFORMING
@@ -116,7 +121,7 @@ def plan_relaunches(
             waits.append(wait)
         else:
             reported = standing.reported_nodes[-MAX_FAULTY_NODES:]
-            excluded, faulty_nodes = _excluded(worker, avoiding), _faulty(worker, standing)
+            excluded, faulty_nodes = _excluded(worker, avoiding, lost_nodes), _faulty(worker, standing)
             due.append(Relaunch(worker, excluded, faulty_nodes, reported, reason))
     return RelaunchPlan(tuple(due), min(waits, default=None))
 
@@ -145,8 +150,22 @@ def _remaining(seconds: float, since: datetime, now: datetime) -> float:
     return 0.0 if since > now + TOLERANCE else seconds - (now - since).total_seconds()
 
 
-def _excluded(worker: ElasticWorker, avoiding: Collection[str]) -> tuple[str, ...]:
-    nodes, end = list(worker.spec.excluded_nodes), worker.status.last_exit
+def nodes_just_lost(workers: Iterable[ElasticWorker], now: datetime) -> list[str]:
+    """Return the nodes that Pods were lost with in the last `LOST_NODE_SECONDS`."""
+    ends = (worker.status.last_exit for worker in workers)
+    lost = (
+        end.node_name
+        for end in ends
+        if end is not None
+        and end.exit_class is ExitClass.NODE_LOST
+        and end.reason != NODE_DELETED
+        and _remaining(LOST_NODE_SECONDS, end.time, now) > 0
+    )
+    return list(dict.fromkeys(filter(None, lost)))
+
+
+def _excluded(worker: ElasticWorker, avoiding: Collection[str], lost_nodes: Sequence[str]) -> tuple[str, ...]:
+    nodes, end = [*worker.spec.excluded_nodes, *lost_nodes[-MAX_EXCLUDED_NODES:]], worker.status.last_exit
     failed = worker.status.node_name if worker.metadata.uid in avoiding else None
     if end is not None and end.reason == NODE_DELETED:  # a new node of its name is another machine
         nodes = [node for node in nodes if node != end.node_name]
@@ -154,7 +173,7 @@ def _excluded(worker: ElasticWorker, avoiding: Collection[str]) -> tuple[str, ..
         failed = failed or end.node_name
     if failed:
         nodes = [node for node in nodes if node != failed] + [failed]
-    return tuple(nodes[-MAX_EXCLUDED_NODES:])
+    return tuple(dict.fromkeys(reversed(nodes)))[:MAX_EXCLUDED_NODES][::-1]
 
 
 def _faulty(worker: ElasticWorker, standing: Standing) -> tuple[str, ...]:
@@ -242,7 +261,10 @@ def relaunches_of(
         if worker.metadata.uid not in look.exhausted_workers and slot_of(worker) not in lost
     ]
     wait_seconds = spare_pod_wait_seconds(look, world, bounds, ready)
-    plan = plan_relaunches(wanted, world, look.now, look.standing, renewed, avoiding, wait_seconds)
+    lost_nodes = nodes_just_lost(look.workers, look.now) if wanted else []
+    plan = plan_relaunches(
+        wanted, world, look.now, look.standing, renewed, avoiding, wait_seconds, lost_nodes
+    )
     room = MemoryRoom(job, look.workers, look.seen.nodes)
     acts = [relaunched(r, room, renewals.get(r.worker.metadata.uid)) for r in plan.relaunches]
     waits = [plan.look_again_seconds, CLEARED_LOOK_SECONDS if kept_off else None, hindered_in, refused_in]
