@@ -60,7 +60,7 @@ class SilentLife(Life):
         cluster, training = self.cluster, self._training()
         if training is None or not training.step or self.hosts_lost > 1:
             return False
-        hosts = sorted({part.agent.host for part in training.parts.values()})
+        hosts = sorted({part.agent.host for part in training.parts.values()} - cluster.hosts.cut_off)
         is_first = not self.hosts_lost
         if len(hosts) < 2:
             return False
@@ -78,6 +78,12 @@ class SilentLife(Life):
         if self.is_undisturbed and is_first and len(self._acts) == 1:
             cluster.schedule.after(seconds, "the loss is known", lambda: self._expect_lost(members))
         return True
+
+    def power_off_two(self) -> bool:
+        """Two hosts lose their power at once, as those of a rack do; one, where only two train."""
+        first = self.power_off()
+        self.power_off()
+        return first
 
     def power_off_with_leader(self) -> bool:
         training = self._training()
@@ -147,6 +153,10 @@ def life_of(*acts: Callable[[Any], bool], disturbed: bool = False) -> Callable[[
 )
 def test_one_loss_is_decided_in_time_and_a_broken_link_is_none(act: Callable[[Any], bool]) -> None:
     play_seeds(life_of(act), SEEDS)
+
+
+def test_two_hosts_at_once() -> None:
+    play_seeds(life_of(SilentLife.power_off_two), SEEDS)
 
 
 def test_several_hosts_and_links() -> None:
