@@ -11,13 +11,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
 from agent.slots.format import Mark
 from agent.slots.slot import Slot
 from dlr.checkpoint import persistence
 from tests.checkpoint import savers, training
 from tests.forks import forks
-from tests.ports import free_port
 
 
 class Slots:
@@ -105,7 +105,8 @@ def start(
     Args:
         path: of the checkpoints; by default in the folder.
     """
-    port = free_port()
+    # Not rank 0's, which may come to its end while others still begin.
+    store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     processes = []
     for rank in range(world):
         env = {
@@ -115,7 +116,8 @@ def start(
             "WORLD_SIZE": str(world),
             "LOCAL_WORLD_SIZE": str(world),
             "MASTER_ADDR": "127.0.0.1",
-            "MASTER_PORT": str(port),
+            "MASTER_PORT": str(store.port),
+            "TORCHELASTIC_USE_AGENT_STORE": "True",
             "OMP_NUM_THREADS": "1",
             "TORCHELASTIC_RESTART_COUNT": str(round),
             **(environ or {}),
@@ -130,6 +132,7 @@ def start(
         control = savers.server().control
         process = forks.Process(target=_train, args=(env, arguments_of_rank, errors, main, control))
         process.start()
+        process.store = store
         processes.append(process)
     return processes
 
