@@ -17,7 +17,7 @@ from torch.optim import Optimizer
 
 from agent.slots.format import TensorPart
 from controller.errors import Error
-from dlr.checkpoint.tensors import is_copied, local_tensor, repeats_elements
+from dlr.checkpoint.tensors import empty_like, is_copied, local_tensor, repeats_elements
 
 
 class MismatchError(Error):
@@ -291,7 +291,7 @@ def _target_like(
         return _new(part) if repeats_elements(present) else present
     parameter = parameters.get(part.name.rpartition(".")[0])
     if parameter is not None and tuple(parameter.shape) == shape:
-        return torch.empty_like(parameter, dtype=dtype, requires_grad=False)
+        return empty_like(parameter, dtype)
     if present is not None and part.name not in parameters and not is_flexible:
         raise MismatchError(
             f"{part.name} is {part.dtype}{list(shape)} in the checkpoint, and "
@@ -312,7 +312,7 @@ def _target_of_value(part: TensorPart, present: Tensor | None, trained: Collecti
     if present is None or not _is_alike(present, part):
         return _new(part, None if present is None else present.device)
     if repeats_elements(present) or _memory(present) in trained:
-        return torch.empty_like(present, requires_grad=False)
+        return empty_like(present)
     return present
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -71,6 +72,26 @@ def local_tensor(tensor: Tensor) -> Tensor:
     """Return the tensor, or this rank's part of a DTensor, detached."""
     tensor = tensor.detach()
     return tensor.to_local() if is_distributed(tensor) else tensor  # type: ignore[attr-defined]
+
+
+def empty_like(tensor: Tensor, dtype: torch.dtype | None = None) -> Tensor:
+    """Return an uninitialized tensor of the same shape and placement, without gradient.
+
+    Args:
+        dtype: of the new tensor; None for the same.
+    """
+    if not is_distributed(tensor):
+        return torch.empty_like(tensor, dtype=dtype, requires_grad=False)
+    present: Any = tensor.detach()
+    local = torch.empty_like(present.to_local(), dtype=dtype)
+    # torch.empty_like would first derive the placement, for 10 ms for each shape in a new process.
+    made: Tensor = type(present).from_local(
+        *(local, present.device_mesh, present.placements),
+        run_check=False,
+        shape=present.shape,
+        stride=present.stride(),
+    )
+    return made
 
 
 def repeats_elements(tensor: Tensor) -> bool:

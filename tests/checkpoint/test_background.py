@@ -25,6 +25,7 @@ from agent.slots.slot import Slot
 from dlr.checkpoint import Checkpointer
 from dlr.checkpoint.memory import Layout, Writer, private_slot
 from dlr.checkpoint.state import capture
+from dlr.checkpoint.tensors import empty_like
 from tests.checkpoint.at_once import Gate
 from tests.checkpoint.states import assert_whole, fork, load, set_step, state, tell
 
@@ -177,6 +178,25 @@ def test_a_part_of_a_dtensor_that_is_not_what_its_placements_say_is_refused() ->
             elsewhere = distribute_tensor(torch.ones(shape), DeviceMesh("cpu", [0, 1, 2]))
             with pytest.raises(ValueError, match="x is a DTensor whose mesh is without this rank"):
                 Layout(capture({"x": elsewhere}))
+    finally:
+        dist.destroy_process_group()
+
+
+@pytest.mark.parametrize("columns", [12, 13, 5])
+def test_an_empty_dtensor_is_placed_as_torch_places_it(columns: int) -> None:
+    dist.init_process_group("fake", rank=5, world_size=6, store=FakeStore())
+    try:
+        mesh = init_device_mesh("cpu", (3, 2), mesh_dim_names=("dp", "tp"))
+        model = nn.Sequential(nn.Linear(3, columns), nn.Linear(columns, columns))
+        parallelize_module(model, mesh["tp"], {"0": ColwiseParallel()})
+        fully_shard(model, mesh=mesh["dp"])
+        for parameter in model.parameters():
+            by_torch: Any = torch.empty_like(parameter, dtype=torch.bfloat16, requires_grad=False)
+            ours: Any = empty_like(parameter, torch.bfloat16)
+            assert (ours.dtype, ours.requires_grad, ours.shape) == (torch.bfloat16, False, parameter.shape)
+            assert ours._spec == by_torch._spec
+            assert ours.to_local().shape == by_torch.to_local().shape
+            assert empty_like(parameter)._spec == parameter._spec  # type: ignore[attr-defined]
     finally:
         dist.destroy_process_group()
 
