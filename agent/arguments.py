@@ -66,6 +66,8 @@ class LaunchArguments:
         ):
             if not value > 0:  # torch's WorkerSpec would assert it, without a word
                 raise ValueError(f"{flag} is {value}, and must be above 0")
+        if args.standalone and not args.module:
+            standalone.check_script(args.training_script, is_program=args.no_python)
         settings = RendezvousParameters(
             OUR_BACKEND, "", me.owner_name, config.min_nodes, config.max_nodes, **config.rdzv_configs
         )

@@ -9,9 +9,11 @@ from __future__ import annotations
 import argparse
 import re
 import secrets
+import shutil
 import socket
 import uuid
 from collections.abc import Mapping, MutableMapping
+from pathlib import Path
 
 from agent.flags import STANDALONE, Flags, is_set
 from crds import names
@@ -55,6 +57,24 @@ def check(nnodes: str, environ: Mapping[str, str]) -> None:
         raise ValueError(f"{asked} is for a machine alone, and this is a worker of {job}: drop it")
     if nnodes.partition(":")[0] != "1":  # an elastic world, such as 1:4, begins with one machine
         raise ValueError(f"{asked} is for one machine, and --nnodes is {nnodes}: drop one of them")
+
+
+def check_script(script: str, *, is_program: bool) -> None:
+    """Check that what is to be started is there, since no restart would bring it.
+
+    Args:
+        script: a path, or `-` for stdin, as Python takes them.
+        is_program: whether it is started without Python.
+
+    Raises:
+        ValueError: it is not there, or may not be run.
+    """
+    if is_program and shutil.which(script) is None:
+        raise ValueError(f"no program {script} can be run in {Path.cwd()} or from PATH: correct its path")
+    if not (is_program or script == "-" or Path(script).exists()):
+        raise ValueError(
+            f"there is no script {Path(script).absolute()}: correct its path, or use -m for a module"
+        )
 
 
 def bytes_of(text: str) -> int:

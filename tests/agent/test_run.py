@@ -3,6 +3,7 @@ from __future__ import annotations
 import errno
 import subprocess
 import sys
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -120,12 +121,55 @@ def test_outside_of_a_job_one_sentence_says_what_to_do(
 def test_a_number_that_means_nothing_is_refused_by_the_name_of_its_flag(
     flag: str, sentence: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    command, environ = ["--standalone", flag, "train.py"], dict[str, str]()
+    assert run.main(standalone_command(monkeypatch, flag, "train.py")) == 2
+    assert capsys.readouterr().err.endswith(f"dlr run: {sentence}\n")
+
+
+def standalone_command(monkeypatch: pytest.MonkeyPatch, *words: str) -> list[str]:
+    """Set the environment of `--standalone`, and return its command."""
+    command, environ = ["--standalone", *words], dict[str, str]()
     standalone.prepare(Flags.read(command, environ), environ)
     for name, value in environ.items():
         monkeypatch.setenv(name, value)
-    assert run.main(command) == 2
-    assert capsys.readouterr().err.endswith(f"dlr run: {sentence}\n")
+    return command
+
+
+def test_alone_what_is_not_there_is_refused_before_anything_is_started(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    def started(*_: Any, **__: Any) -> Any:
+        raise AssertionError("the agent was built")
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(run, "build", started)
+    (tmp_path / "not-executable").touch()
+    for words, sentence in (
+        (["train.py"], f"there is no script {tmp_path}/train.py: correct its path, or use -m for a module"),
+        (
+            ["--no-python", "./train"],
+            f"no program ./train can be run in {tmp_path} or from PATH: correct its path",
+        ),
+        (
+            ["--no-python", "./not-executable"],
+            f"no program ./not-executable can be run in {tmp_path} or from PATH: correct its path",
+        ),
+    ):
+        assert run.main(standalone_command(monkeypatch, "--no-warm-start", *words)) == 2
+        assert capsys.readouterr().err.endswith(f"dlr run: {sentence}\n")
+
+
+def test_alone_what_is_there_is_started(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.py").touch()
+    for words in (
+        ["train.py"],
+        ["."],
+        ["-"],
+        ["--no-python", "sh"],
+        ["-m", "train"],
+        ["--run-path", "train.py"],
+    ):
+        arguments.LaunchArguments.read(standalone_command(monkeypatch, *words))
 
 
 def test_exit_codes_are_a_shells() -> None:
