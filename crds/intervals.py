@@ -25,6 +25,8 @@ LIMIT = 2**53
 """Exclusive upper limit of the numbers: every reader of JSON keeps smaller ones exact."""
 READABLE_CHARACTERS = 1_000
 """A longer text is packed: `z`, then base64 of deflated varints."""
+RANGES_SHOWN = 20
+"""Limit of ranges in a message."""
 PATTERN = r"^([0-9]+(-[0-9]+)?(,[0-9]+(-[0-9]+)?)*|z[A-Za-z0-9+/]+=*)?$"
 
 _RANGE = re.compile(r"([0-9]{1,16})(?:-([0-9]{1,16}))?")
@@ -137,6 +139,13 @@ def of_numbers(numbers: Iterable[int]) -> Intervals:
 def as_ranges(runs: Iterable[tuple[int, int]]) -> str:
     """Return ranges such as `0-41,43`, of any length; both ends are included, as people write ranges."""
     return ",".join(f"{start}-{end - 1}" if end - start > 1 else f"{start}" for start, end in runs)
+
+
+def numbers_of(places: Intervals) -> str:
+    """Return the numbers of elements for people, who count from 1, such as `1-42,44 and 7 more`."""
+    shown = places[:RANGES_SHOWN]
+    more = count(places[RANGES_SHOWN:])
+    return as_ranges((start + 1, end + 1) for start, end in shown) + (f" and {more} more" if more else "")
 
 
 def runs_from(text: str) -> list[tuple[int, int]]:

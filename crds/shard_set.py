@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any
 
-from crds.intervals import LIMIT, Intervals, count
+from crds.intervals import LIMIT, Intervals, count, numbers_of
 from crds.wire import MAX_INTEGER, Limits, OnWire
 
 ENV_SHARDS_SOCKET = "DLR_SHARDS_SOCKET"
@@ -72,17 +72,16 @@ class SetDefinition(OnWire):
         """Fields that must be equal for all workers."""
         return self.size, self.digest, self.retries, self.max_failed
 
-    def failure(self, failed: Intervals, reason: str, places: str = "") -> str:
+    def failure(self, failed: Intervals, reason: str) -> str:
         """Return the message for too many failed elements, in one sentence.
 
         Args:
             failed: elements that failed for good.
             reason: why the first one failed; may be empty.
-            places: text that names the elements; if empty, only their number is given.
         """
         elements = "1 element" if count(failed) == 1 else f"{count(failed)} elements"
-        named = f"{elements} ({places})" if places else elements
         return (
-            f"shard set {self.name!r} has failed: {named} failed more than {self.retries} times, and "
-            f"max_failed is {self.max_failed}; the first: {reason or 'no reason was given'}"
+            f"shard set {self.name!r} has failed: {elements} ({numbers_of(failed)}) failed more than "
+            f"{self.retries} times, and max_failed is {self.max_failed}; "
+            f"the first: {reason or 'no reason was given'}"
         )

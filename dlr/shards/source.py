@@ -188,8 +188,7 @@ class OwnShare:
             return None
         self.failed, named = self._failed, self._definition
         if count(self.failed) > named.max_failed:
-            places = to_text(first(self.failed, 1 << 60, 20))
-            raise ShardsError(named.failure(self.failed, self._reason, places))
+            raise ShardsError(named.failure(self.failed, self._reason))
         return None
 
     def settle(self, part: tuple[int, int], reason: str | None) -> None:

@@ -127,7 +127,7 @@ def test_a_file_that_cannot_be_done_is_named_and_the_others_are_done(
     assert tries_in(folder)["0017"] == 3
     told = jobs.condition(observation.job(NAME), "ShardsDone")
     assert (told["status"], told["reason"]) == ("False", "ElementsFailed")
-    assert "element 17; the first: ValueError: 0017.txt is damaged" in told["message"]
+    assert "element 18; the first: ValueError: 0017.txt is damaged" in told["message"]
     observation.wait_for(
         "the Event", lambda: observation.events(reason="ShardFailed", of=NAME), WITHIN_SECONDS
     )

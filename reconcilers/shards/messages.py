@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from crds.intervals import count, first, minus, to_text
+from crds.intervals import count, minus, numbers_of
 from crds.model import MAX_CONDITION_MESSAGE, ConditionStatus
 from crds.texts import shortened
 from reconcilers.observed.conditions import ConditionState
@@ -14,8 +14,6 @@ from reconcilers.shards.sets import SetState
 SHARDS_DONE = "ShardsDone"
 PULLING = "Pulling"
 ENDED = "ShardsFailed"
-NAMED = 20
-"""Limit of ranges of failed elements in a message; the status has all."""
 
 
 def events(before: Iterable[SetState], after: Iterable[SetState]) -> Iterator[Event]:
@@ -94,10 +92,7 @@ def _elements(number: int) -> str:
 
 
 def _named(elements: tuple[tuple[int, int], ...]) -> str:
-    shown = first(elements, count(elements), NAMED)
-    more = count(elements) - count(shown)
-    which = "element" if count(elements) == 1 else "elements"
-    return f"{which} {to_text(shown)}" + (f" and {more} more" if more else "")
+    return f"{'element' if count(elements) == 1 else 'elements'} {numbers_of(elements)}"
 
 
 def _because(each: SetState) -> str:

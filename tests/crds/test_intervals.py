@@ -19,6 +19,7 @@ from crds.intervals import (
     first,
     from_text,
     minus,
+    numbers_of,
     of_numbers,
     to_text,
     union,
@@ -67,6 +68,9 @@ def test_as_people_write_ranges() -> None:
     assert to_text(()) == ""
     assert to_text(((0, 42), (43, 44))) == "0-41,43"
     assert to_text(whole(10**12)) == "0-999999999999"
+    assert numbers_of(((0, 42), (43, 44))) == "1-42,44"
+    every_other = tuple((start, start + 1) for start in range(0, 46, 2))
+    assert numbers_of(every_other) == f"{','.join(map(str, range(1, 40, 2)))} and 3 more"
 
 
 @pytest.mark.parametrize("text", ["1-0", "3,2", "1,2-", "0-99999999999999999", "zAAAA"])

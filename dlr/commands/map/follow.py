@@ -9,7 +9,7 @@ from pathlib import Path
 
 from agent.shards.job_sets import undone_of
 from controller.wording import counted
-from crds.intervals import NONE, Intervals, count, first, from_text, to_text, union, whole
+from crds.intervals import NONE, Intervals, count, from_text, numbers_of, union, whole
 from dlr.commands.errors import CommandError, Interrupted
 from dlr.commands.map.submission import Submitted
 from dlr.job import report
@@ -23,7 +23,6 @@ from dlr.tasks.task import SET_NAME
 
 QUIET_SECONDS = 10.0
 """Interval between lines of progress without a terminal."""
-MOST_NAMED = 10
 
 
 @dataclass(frozen=True)
@@ -107,7 +106,8 @@ def conclude(made: Submitted, job: JSON, sets: list[JSON], folder: Path) -> None
     parts = []
     if found.failed:
         parts.append(
-            f"{count(found.failed)} of {counted(found.size, 'line')} failed ({_numbers(found.failed)})"
+            f"{count(found.failed)} of {counted(found.size, 'line')} failed "
+            f"({'number' if count(found.failed) == 1 else 'numbers'} {numbers_of(found.failed)})"
         )
         if found.reason:
             parts.append(f"the first: {plain(found.reason)}")
@@ -143,14 +143,6 @@ def _saved(made: Submitted, found: LinesOutcome, folder: Path) -> str:
             f"`dlr map --attach {in_command(made.job['metadata'])}` in another folder writes them"
         )
     return f"they are in {path}, which `dlr map` takes"
-
-
-def _numbers(places: Intervals) -> str:
-    """Return the numbers of lines, counted from 1."""
-    shown = first(places, count(places), MOST_NAMED)
-    numbers = to_text(tuple((start + 1, end + 1) for start, end in shown))
-    more = count(places) - count(shown)
-    return f"number{'s' if count(places) > 1 else ''} {numbers}" + (f" and {more} more" if more else "")
 
 
 def why_failed(job: JSON) -> str:

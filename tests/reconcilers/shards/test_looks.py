@@ -112,7 +112,7 @@ async def test_more_failures_than_may_be_are_the_end_of_the_job() -> None:
     await Run(api).settle()
     job = api.get(ELASTICJOBS, JOB)["status"]
     assert (job["phase"], job["reason"]) == ("Failed", "ShardsFailed")
-    assert "element 7" in job["message"] and "it is torn" in job["message"]
+    assert "(element 8)" in job["message"] and "it is torn" in job["message"]
     assert conditions(api)["ShardsDone"] == ("False", "ElementsFailed")
 
 
