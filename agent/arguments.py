@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import math
 import os
 import sys
 from argparse import ArgumentParser, ArgumentTypeError
@@ -179,7 +178,8 @@ def launch_parser() -> ArgumentParser:
         type=_seconds,
         default=FAILURE_GRACE_SECONDS,
         metavar="SECONDS",
-        help="time from SIGTERM to SIGKILL for processes whose peer has failed (default: %(default)g)",
+        help="time from SIGTERM to SIGKILL for processes whose peer has failed, at most the Pod's "
+        "(default: %(default)g)",
     )
     parser.add_argument(
         "--hang-timeout",
@@ -199,7 +199,7 @@ def launch_parser() -> ArgumentParser:
 
 def _seconds(text: str) -> float:
     with suppress(ValueError):
-        if 0 <= (seconds := float(text)) < math.inf:
+        if (seconds := float(text)) >= 0:
             return seconds
     raise ArgumentTypeError(f"{text!r} is no number of seconds")
 

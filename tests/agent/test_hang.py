@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import permutations
@@ -46,6 +47,12 @@ def watched(*looks: tuple[float, list[RankProgress]], reporting: StepReporting =
         watch = look(watch, processes, at)
         before = processes
     return watch
+
+
+def test_without_a_limit_nothing_hangs() -> None:
+    watch = watched((110, [told(110)]))
+    assert not (watch.hangs(math.inf, 1e9) or watch.may_hang(math.inf, 1e9))
+    assert watch.may_hang(math.inf, 1e9, asked=True)
 
 
 BUSY = told(110, busy_until=200)

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import errno
+import math
 import subprocess
 import sys
 from pathlib import Path
@@ -14,6 +15,7 @@ from agent import arguments, run, standalone
 from agent.flags import Flags
 from agent.torch_compat.elastic import UNLIMITED_RESTARTS
 from agent.warm import Preloads, warm_parent
+from crds import names
 
 
 @pytest.fixture(autouse=True)
@@ -156,6 +158,16 @@ def test_alone_what_is_not_there_is_refused_before_anything_is_started(
     ):
         assert run.main(standalone_command(monkeypatch, "--no-warm-start", *words)) == 2
         assert capsys.readouterr().err.endswith(f"dlr run: {sentence}\n")
+
+
+@pytest.mark.parametrize(("flag", "seconds"), [("inf", 27), ("1e400", 27), ("28", 27), ("5", 5), ("0", 0)])
+def test_the_grace_after_a_failure_is_at_most_the_pods(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, flag: str, seconds: float
+) -> None:
+    monkeypatch.setenv(names.ENV_GRACE_SECONDS, "30")
+    words = standalone_command(monkeypatch, f"--failure-grace={flag}", "--hang-timeout=inf", "-m", "train")
+    launch = arguments.LaunchArguments.read(words)
+    assert (launch.failure_grace_seconds, launch.args.hang_timeout) == (seconds, math.inf)
 
 
 def test_alone_what_is_there_is_started(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
