@@ -54,6 +54,10 @@ def _has_another_reason(old: JobWarning | None, new: JobWarning) -> bool:
 
 
 def _pods(_: JobWarning | None, look: DesiredJob) -> JobWarning | None:
+    return None if look.refusal is None else look.refusal.warning_with_advice
+
+
+def _pods_at_end(_: JobWarning | None, look: DesiredJob) -> JobWarning | None:
     return None if look.refusal is None else look.refusal.warning
 
 
@@ -62,7 +66,7 @@ _SAVED = ("CheckpointsSaved", "checkpoints are saved again, after {reason}")
 _FAST = ("SlowOver", "a step takes no longer than it did before")
 
 WARNINGS = (
-    WarningKind(refusal.PODS_NOT_ACCEPTED, _pods, _pods, "Warning", by_reason=True),
+    WarningKind(refusal.PODS_NOT_ACCEPTED, _pods, _pods_at_end, "Warning", by_reason=True),
     WarningKind(
         pods.WORKERS_NOT_MADE, pods.not_made, _withdraw, "Warning", by_reason=True, is_news=_has_new_names
     ),

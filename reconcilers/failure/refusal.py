@@ -34,6 +34,7 @@ NOT_BEGUN = (
 )
 HAS_BEGUN = ". The Pods that exist go on, but no new one can be created: correct the job in place"
 SUSPENDED = ". The job is suspended, and could not go on: correct it in place"
+HAS_FAILED = ". Correct that, delete the job and create it again"
 
 
 @dataclass(frozen=True)
@@ -41,13 +42,20 @@ class PodRefusal:
     """Pods that cannot be made."""
 
     warning: JobWarning
+    """What is wrong, as it stands when the job has ended."""
+    advice: str
+    """End of the warning's message while the job goes on."""
     has_begun: bool
     """Whether the job goes on with its present Pods; otherwise it is held, and fails soon."""
 
     @property
+    def warning_with_advice(self) -> JobWarning:
+        return self.warning.model_copy(update={"message": self.warning.message + self.advice})
+
+    @property
     def ending(self) -> tuple[str, str]:
         """Reason and message of a job that fails because of it."""
-        return str(self.warning.reason), f"no Pod could be made: {self.warning.message}"
+        return str(self.warning.reason), f"no Pod could be made: {self.warning.message}{HAS_FAILED}"
 
     def is_final(self, job: ElasticJob, now: datetime) -> bool:
         """Whether the job fails now."""
@@ -80,14 +88,14 @@ def judge(job: ElasticJob, workers: Workers, now: datetime, fault: Fault | None 
     begun = has_begun(job, type_, workers)
     before = warning_of(job.status.warnings, PODS_NOT_ACCEPTED)
     goes_on = before is not None and job.status.observed_generation == job.metadata.generation
-    next_step = SUSPENDED if job.stops else HAS_BEGUN if begun else NOT_BEGUN
+    advice = SUSPENDED if job.stops else HAS_BEGUN if begun else NOT_BEGUN
     warning = JobWarning(
         type=PODS_NOT_ACCEPTED,
         reason=reason,
-        message=message + next_step,
+        message=message,
         since=before.since if before is not None and goes_on else now.replace(microsecond=0),
     )
-    return PodRefusal(warning, begun)
+    return PodRefusal(warning, advice, begun)
 
 
 def has_begun(job: ElasticJob, type_: str, workers: Workers) -> bool:

@@ -30,7 +30,7 @@ from localcluster.schema import CompiledSchema
 from reconcilers.failure import refusal
 from reconcilers.job.plan import JobPlan, plan_job
 from reconcilers.nodecheck.pod import CheckAssignment
-from reconcilers.observed.conditions import warning_of
+from reconcilers.observed.conditions import condition_of, warning_of
 from reconcilers.observed.options import AgentSource
 from reconcilers.observed.ownership import name_taken
 from reconcilers.observed.worker_state import POD_FORBIDDEN, POD_INVALID, POD_REFUSED, SCHEDULED
@@ -288,10 +288,11 @@ def test_the_first_pod_that_is_refused_stops_the_making_is_told_once_and_fails_t
     assert not again.acts and not again.events
     end = plan_job(seen_of(of, [without_pod()]), later(refusal.FAIL_AFTER_SECONDS))
     assert end.status_patch["phase"] == "Failed"
-    assert end.events[0].message == (
-        f"no Pod could be made: {WHY}. Correct the job in place within 120 s; after that it fails, and has to "
-        "be created again"
-    )
+    failed = f"no Pod could be made: {WHY}. Correct that, delete the job and create it again"
+    assert [event.message for event in end.events if event.type == "Warning"] == [failed]
+    condition = condition_of(after(of, end).status.conditions, "Failed")
+    assert condition is not None and condition.message == failed
+    assert [each["message"] for each in end.status_patch["warnings"]] == [WHY], "it stands without advice"
 
 
 def test_an_invalid_pod_is_told_before_one_that_is_forbidden_and_those_without_a_node() -> None:

@@ -80,7 +80,7 @@ def look(of: Any, troubles: Sequence[str], seconds: float, round_: int = 1) -> t
         phase=JobPhase.RUNNING,
         now=later(seconds),
         exhausted_workers={"w6": "failed 4 times"} if "WorkersGivenUp" in troubles else {},
-        refusal=PodRefusal(REFUSED, has_begun=True) if PODS_NOT_ACCEPTED in troubles else None,
+        refusal=PodRefusal(REFUSED, "", has_begun=True) if PODS_NOT_ACCEPTED in troubles else None,
         outdated_pods="TemplateChanged" in troubles,
         pods=dict.fromkeys(TROUBLES),
     )
