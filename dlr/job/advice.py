@@ -11,6 +11,7 @@ from crds.checkpoint_files import SAVER_PROCESS
 from dlr.kube.api import JSON
 from reconcilers.observed.resources import format_bytes
 from reconcilers.observed.suitable import Sizes, allocatable, amounts_of
+from reconcilers.runtime.refused import WRITE_REFUSED
 
 WITHOUT_LAUNCHER = re.compile(
     r"KeyError: '(?:(?:LOCAL_)?RANK|(?:LOCAL_)?WORLD_SIZE|MASTER_(?:ADDR|PORT))'"
@@ -60,7 +61,7 @@ WAITS: dict[str, tuple[str, str]] = {
     "PodForbidden": ("cannot get its Pods", "Do what the message says: a policy or an account forbids them."),
     "NoReplicas": ("has no workers to train", "Ask for some: dlr job scale {name} --replicas N."),
     "NamesTaken": ("cannot make its workers", "Delete those that the message names; no job owns them."),
-    "WriteRefused": ("cannot make its workers", "Do what the message says: a quota, a policy or a right."),
+    WRITE_REFUSED: ("cannot make its workers", "Do what the message says: a quota, a policy or a right."),
     "WaitingForDeletion": (
         "waits for an earlier job of its name",
         "See what keeps its Pods: kubectl get pods -n {namespace}.",

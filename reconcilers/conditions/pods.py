@@ -22,11 +22,12 @@ from reconcilers.observed.slots import extra_slots, training_types, wanted_slots
 from reconcilers.observed.start import STARTED
 from reconcilers.observed.worker_state import OF_THE_TEMPLATE, REFUSALS, hindered_by, runs, stuck_by
 from reconcilers.observed.workers import Workers
+from reconcilers.runtime.refused import WRITE_REFUSED
 from reconcilers.worker.ends import QUICK_EXIT_SECONDS
 
 WORKERS_UNSCHEDULED, WORKERS_NOT_STARTED = "WorkersUnscheduled", "WorkersNotStarted"
 WORKERS_GIVEN_UP, WORKERS_NOT_MADE = "WorkersGivenUp", "WorkersNotMade"
-NAMES_TAKEN, WRITE_REFUSED = "NamesTaken", "WriteRefused"
+NAMES_TAKEN = "NamesTaken"
 ENDS_AT_ONCE = "EndsAtOnce"
 MANY_QUICK_EXITS = 3
 """Number of Pods of a slot in a row that ended within a minute of their start."""

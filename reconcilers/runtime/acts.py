@@ -13,7 +13,7 @@ from controller.errors import AlreadyExists, ApiError, NotFound
 from controller.resources import Object, Resource
 from crds.model import ObjectMeta
 from reconcilers.runtime.kinds import ELASTICJOBS
-from reconcilers.runtime.refused import is_refusal
+from reconcilers.runtime.refused import WRITE_REFUSED, is_refusal
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:  # the CLI imports this module, and loads no client
@@ -120,15 +120,19 @@ async def write_status(client: AsyncClient, resource: Resource, of: Object, patc
 
 
 @contextmanager
-def telling_refusals(recorder: EventRecorder, about: Object) -> Iterator[None]:
-    """Record an Event of a refusal by the API server, and raise it: nothing else shows the reason."""
+def telling_refusals(recorder: EventRecorder, about: Object, what: str = "") -> Iterator[None]:
+    """Record an Event of a refusal by the API server, and raise it: nothing else shows the reason.
+
+    Args:
+        what: what is refused; empty for all that the object needs.
+    """
     try:
         yield
     except ApiError as error:
         if is_refusal(error):
             owner = "job" if about["kind"] == ELASTICJOBS.kind else about["kind"]
-            message = f"the API server refuses what the {owner} needs: {error}"
-            recorder.event(about, "Warning", "WriteRefused", message)
+            what = what or f"the API server refuses what the {owner} needs"
+            recorder.event(about, "Warning", WRITE_REFUSED, f"{what}: {error}")
         raise
 
 

@@ -12,6 +12,8 @@ from controller.errors import (
     is_denial,
 )
 
+WRITE_REFUSED = "WriteRefused"
+"""Reason of Events, of a warning and of a ScalePlan's condition."""
 RETRY_SECONDS = 30.0
 TRIES_PER_SECOND = 50
 """Most attempts per second, if very many objects are refused."""

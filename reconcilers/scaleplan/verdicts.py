@@ -29,14 +29,13 @@ from reconcilers.runtime.acts import Act, Event, RequestVerb
 from reconcilers.runtime.clock import LONG_AGO
 from reconcilers.runtime.kinds import SCALEPLANS
 from reconcilers.runtime.reconciled import RECONCILED
+from reconcilers.runtime.refused import WRITE_REFUSED
 from reconcilers.scale.permission import ScaleRefusal
 from reconcilers.scale.request import last_plan, overridden
 from reconcilers.scaleplan.plan_request import impossible, refusal
 
 APPLIED = "Applied"
 """Type of the condition."""
-WAITS = "WriteRefused"
-"""Reason of the condition while a webhook keeps the plan from being written into the job."""
 MOST_REFUSALS = 10
 """Limit of plans that a look refuses: each is compared with all nodes. Refusals trigger the next look."""
 
@@ -82,7 +81,7 @@ def refused_by_server(plan: ScalePlan, error: str) -> PlanVerdict:
 
 def delayed(plan: ScalePlan, error: WebhookUnavailable) -> PlanVerdict:
     message = shortened(f"waits: the job's counts cannot be changed: {error}", MAX_CONDITION_MESSAGE)
-    return PlanVerdict(plan, None, WAITS, message)
+    return PlanVerdict(plan, None, WRITE_REFUSED, message)
 
 
 def without_job(plans: Iterable[ScalePlan]) -> list[PlanVerdict]:
@@ -132,6 +131,6 @@ def age(plan: ScalePlan) -> tuple[datetime, int, str]:
     The plan that waits for a webhook counts as the older: it was chosen before, and its status was written.
     """
     metadata = plan.metadata
-    waits = any(each.reason == WAITS for each in plan.status.conditions)
+    waits = any(each.reason == WRITE_REFUSED for each in plan.status.conditions)
     written = 0 if waits else version_number(metadata.resource_version) or 0
     return metadata.creation_timestamp or LONG_AGO, written, metadata.name

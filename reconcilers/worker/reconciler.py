@@ -36,7 +36,7 @@ from reconcilers.observed.silence import Silence, SilenceVerdict, why_not_ready
 from reconcilers.observed.start import Hindrance
 from reconcilers.observed.status_patch import validated_patch
 from reconcilers.observed.worker_state import ENDED, SCHEDULED
-from reconcilers.runtime.acts import in_parallel
+from reconcilers.runtime.acts import in_parallel, telling_refusals
 from reconcilers.runtime.kinds import ELASTICWORKERS
 from reconcilers.runtime.refused import is_refusal, retry_seconds
 from reconcilers.runtime.tools import Tools, WithTools
@@ -258,15 +258,9 @@ class WorkerReconciler(WithTools):
     async def _delete(self, pod: Object, about: Object) -> None:
         """Delete a Pod; a refusal is raised, and reported in an Event on `about`."""
         metadata = pod["metadata"]
-        try:
+        what = f"the Pod {metadata['name']} could not be deleted"
+        with contextlib.suppress(NotFound, Conflict), telling_refusals(self._recorder, about, what):
             await self._client.delete(PODS, metadata["name"], metadata["namespace"], uid=metadata["uid"])
-        except (NotFound, Conflict):
-            return
-        except ApiError as error:
-            if is_refusal(error):
-                message = f"the Pod {metadata['name']} could not be deleted: {error}"
-                self._recorder.event(about, "Warning", "WriteRefused", message)
-            raise
 
     async def _clean(self, assignment: Assignment, pod: Object | None) -> float | None:
         """Delete the Pod of a released worker once it is due; return the seconds until then."""

@@ -31,6 +31,7 @@ COMPUTED = {
         "NetworkPolicyRefused",
         "ServiceRefused",
     },
+    ("acts.py", "WRITE_REFUSED"): {"WriteRefused"},
     ("acts.py", "event.reason"): set(),  # passes on what plans say
     ("events.py", "end.reason"): {"TrainingSucceeded", "DeadlineExceeded", "ShardsFailed", "<Overdrawn>"},
     ("plan.py", "warning.type"): set(groups_warnings.WARNINGS),
