@@ -89,13 +89,8 @@ class MemoryRoom:
         if (less := refused_with_more(self._job, worker)) is not None:
             return less
         before = memory_of(self._job, worker)
-        if before is None or not (in_place or _ran_out(worker)):
-            return None
-        room = self._most_on_a_node(worker.spec.type)
-        if self._left is not None:
-            room = min(room, self._left - self._granted + _taken(self._job, worker))
-        after = raised(before, room - _beside(self._job, worker))
-        if after is None:
+        after = self.more_for(worker) if in_place or _ran_out(worker) else None
+        if before is None or after is None:
             return None
         self._granted += after.most - before.most
         message = (
@@ -103,6 +98,16 @@ class MemoryRoom:
             f"its next Pod gets {format_bytes(after.most)}"
         )
         return MemoryChange(_with_memory(worker.spec.resources, after), message, before.most)
+
+    def more_for(self, worker: ElasticWorker) -> ContainerMemory | None:
+        """Return one step more for its next Pod; None if it may have no more."""
+        before = memory_of(self._job, worker)
+        if before is None:
+            return None
+        room = self._most_on_a_node(worker.spec.type)
+        if self._left is not None:
+            room = min(room, self._left - self._granted + _taken(self._job, worker))
+        return raised(before, room - _beside(self._job, worker))
 
     def _most_on_a_node(self, type_: str) -> int:
         """Return the memory for a Pod of this type on the largest node that may take it, or of all nodes."""

@@ -11,9 +11,10 @@ A reconcile finds one of these cases:
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+from typing import Any
 
 from controller.wording import first_line
 from crds.elasticjob import ElasticJob
@@ -49,6 +50,7 @@ from reconcilers.failure.incidents import (
     uncounted,
     with_incident,
 )
+from reconcilers.failure.memory import MemoryRoom
 from reconcilers.failure.renewals import Renewal, renewals_due
 from reconcilers.failure.rules import rules_of
 from reconcilers.observed.workers import Workers
@@ -117,6 +119,7 @@ def assess(
     breaks: Sequence[Break],
     now: datetime,
     *,
+    nodes: Collection[Mapping[str, Any]] = (),
     is_asked: bool = True,
     are_tested: bool = False,
 ) -> Assessment:
@@ -124,6 +127,7 @@ def assess(
 
     Args:
         spare: the workers that may fail for good, by uid.
+        nodes: raw Nodes, on which a worker that ran out of memory may get more.
         is_asked: whether the ElasticWorld asks the members of a world that hangs for their stacks.
         are_tested: whether nodes are checked after failures of hardware.
     """
@@ -137,7 +141,8 @@ def assess(
     else:
         count = _explained(job, workers) or _unchanged(job, workers)
     failure, budget = count.last_failure, count.budget
-    due = renewals_due(job, workers, incident, failure, now, are_tested=are_tested)
+    room = MemoryRoom(job, workers, nodes)
+    due = renewals_due(job, workers, incident, failure, now, room=room, are_tested=are_tested)
     return Assessment(
         incident=incident,
         inquiry=inquiry,

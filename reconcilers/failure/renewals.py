@@ -19,7 +19,7 @@ from crds.failure_policy import FailureAction
 from crds.job_status import JobFailure
 from reconcilers.failure.domains import workers_behind_switch
 from reconcilers.failure.incidents import Incident, culprit_of, in_one_line, incident_in
-from reconcilers.failure.memory import memory_of
+from reconcilers.failure.memory import MemoryRoom
 from reconcilers.failure.rules import rules_of
 from reconcilers.observed.workers import Workers
 
@@ -47,6 +47,7 @@ def renewals_due(
     failure: JobFailure | None,
     now: datetime,
     *,
+    room: MemoryRoom,
     are_tested: bool,
 ) -> dict[str, Renewal]:
     """Return the workers that need a new Pod, by uid.
@@ -54,11 +55,12 @@ def renewals_due(
     Args:
         incident: the failure in place that is counted now; without one, the recorded failure causes them.
         failure: the job's last failure.
+        room: memory that Pods may have in addition.
         are_tested: whether nodes are checked after failures of hardware.
     """
     first = incident or _recorded(job, workers, now)
     culprit = culprit_of(first.failure, workers) if first is not None else None
-    renewal = first and culprit and _renewal(job, culprit, first, are_tested=are_tested)
+    renewal = first and culprit and _renewal(culprit, first, room, are_tested=are_tested)
     due = {culprit.metadata.uid: renewal} if culprit and renewal else {}
     if failure is not None and not are_tested:
         behind = workers_behind_switch(failure, job, workers)
@@ -79,7 +81,7 @@ def _recorded(job: ElasticJob, workers: Workers, now: datetime) -> Incident | No
 
 
 def _renewal(
-    job: ElasticJob, worker: ElasticWorker, incident: Incident, *, are_tested: bool
+    worker: ElasticWorker, incident: Incident, room: MemoryRoom, *, are_tested: bool
 ) -> Renewal | None:
     """Return the new Pod of the worker that failed, by a rule or its exit class; None without one."""
     class_, line = incident.exit_class, in_one_line(incident.failure)
@@ -89,7 +91,7 @@ def _renewal(
         return None
     if class_ is ExitClass.HARDWARE_ERROR and not are_tested:
         return Renewal(class_, f"{class_}: {line}", avoids_node=True)
-    if class_ is ExitClass.OOM and memory_of(job, worker) is not None:
+    if class_ is ExitClass.OOM and room.more_for(worker) is not None:
         return Renewal(class_, f"{class_}: {line}", avoids_node=False)
     return None
 

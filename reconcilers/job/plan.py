@@ -253,7 +253,10 @@ def _train(look: DesiredJob) -> JobPlan:
     broken_at = failed_at(breaks, look.published.round, workers, now)
     are_tested = look.seen.vetting.follows_failures(look.job)
     failures = assess(
-        look.job, workers, look.spare, breaks, now, is_asked=look.seen.hang_asked, are_tested=are_tested
+        *(look.job, workers, look.spare, breaks, now),
+        nodes=look.seen.nodes,
+        is_asked=look.seen.hang_asked,
+        are_tested=are_tested,
     )
     if (failed := plan_failure(look, failures, broken_at)) is not None:
         return failed

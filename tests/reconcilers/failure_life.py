@@ -100,7 +100,8 @@ class Life:
         workers, world = Workers(self.workers), self.world
         spare = spare_workers(self.job, workers)
         are_tested = JobChecks().follows_failures(self.job)
-        found = assess(self.job, workers, spare, breaks, self.now, are_tested=are_tested)
+        nodes = [{"status": {"allocatable": {"memory": "64Gi"}}}]
+        found = assess(self.job, workers, spare, breaks, self.now, nodes=nodes, are_tested=are_tested)
         if found.ending is None:
             limits = Constraints(hold=found.hold(self.now), hang_since=found.hang_since, blame=found.blame)
             decision = decide(self.world, people, bounds_of(self.job), self.now, limits)

@@ -257,6 +257,8 @@ def test_replace_gives_the_culprit_a_new_pod_once_its_failure_is_written() -> No
         ),
         ({"template": MEMORY}, {"cause": "OOM"}, {"avoids_node": False}),
         ({}, {"cause": "OOM"}, None),
+        ({"template": MEMORY, "resourceLimits": {"memory": "2Gi"}}, {"cause": "OOM"}, None),
+        ({"template": MEMORY, "resourceLimits": {"memory": "3Gi"}}, {"cause": "OOM"}, {"avoids_node": False}),
         ({"template": MEMORY}, {}, None),
     ],
 )
