@@ -14,7 +14,7 @@ STANDALONE = "PET_STANDALONE"
 """torch's variable for `--standalone`."""
 BACKEND = "PET_RDZV_BACKEND"
 OF_THE_JOB = ("PET_NNODES", "PET_NODE_RANK", BACKEND, "PET_RDZV_ID")
-"""torchrun's flags that the controller sets as variables (`reconcilers/worker/assignment.py`)."""
+"""torchrun's flags that the controller sets as variables (`reconcilers/worker/job_pod.py`)."""
 
 
 @dataclass(frozen=True)

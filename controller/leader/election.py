@@ -1,7 +1,7 @@
 """Leader election with a Lease, as decisions without I/O. `candidacy.py` has the requests and their times.
 
 A holder counts its time from *before* it sent the write that renewed the Lease, and stops leading
-`renew_deadline` after that. A candidate counts from *after* it saw the Lease change, and takes it no
+`renew_deadline_seconds` after that. A candidate counts from *after* it saw the Lease change, and takes it no
 sooner than the lease duration after that. Each uses its own monotonic clock. As the deadline is shorter
 than the duration, leaders never overlap. So a renewal counts however late its answer arrives, and
 whichever answer shows it.

@@ -1,6 +1,6 @@
 """A Pod's volumes: their files below the Pod's folder, and where each container sees them.
 
-A volume's content is plain data first (`projected_files`, pure), then written; the shim mounts it.
+A volume's content is plain data first (`volume_files`, pure), then written; the shim mounts it.
 """
 
 from __future__ import annotations

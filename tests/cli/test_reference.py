@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 from typer import Context
 
 from docs.cli_reference import commands, reference
 
-MANUAL = Path(__file__).parents[2] / "docs" / "cli.md"
+ROOT = Path(__file__).parents[2]
+MANUAL = ROOT / "docs" / "cli.md"
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+CALL = re.compile(r"\bdlr [a-z][^`|;#()\n]*")
+TAKES_A_COMMAND = {"dlr run", "dlr exec", "dlr map", "dlr job launch"}
 
 CLUSTERLESS = {
     *("dlr up", "dlr down", "dlr kubeconfig", "dlr convert", "dlr manifests", "dlr bundle", "dlr run"),
@@ -31,6 +36,17 @@ def test_every_command_has_a_line_in_the_manual() -> None:
     manual = MANUAL.read_text()
     missing = [name for name, _ in commands() if f"`{name}" not in manual and f"    {name} " not in manual]
     assert not [name for name in missing if name not in ("dlr kubeconfig", "dlr bundle", "dlr job resume")]
+
+
+def test_every_option_that_a_page_gives_a_command_exists() -> None:
+    flags_of = {n: {flag for p in c.params for flag in (*p.opts, *p.secondary_opts)} for n, c in commands()}
+    unknown = set()
+    for words in (call.split() for page in PAGES for call in CALL.findall(page.read_text())):
+        named = (" ".join(words[:length]) for length in (3, 2))
+        name = next((each for each in named if each in flags_of.keys() - TAKES_A_COMMAND), None)
+        given = {word.partition("=")[0].rstrip(".,:") for word in words if word.startswith("--")}
+        unknown |= {(name, flag) for flag in given - {"--help"} if name and flag not in flags_of[name]}
+    assert unknown == set()
 
 
 def test_every_command_that_asks_a_cluster_has_kubectls_options() -> None:
