@@ -93,6 +93,7 @@ def _renew_reducer(module: Any) -> None:
         _c10d._register_comm_hook(module.reducer, state, hook)
     if built_in:
         module._register_builtin_comm_hook(getattr(_c10d.BuiltinCommHookType, built_in))
+    module.require_forward_param_sync = True  # as a newcomer begins; a pass in `no_sync` ends it
     if module.static_graph:
         module.reducer._set_static_graph()
         module.logger._set_static_graph()

@@ -196,6 +196,19 @@ def test_ddp_keeps_a_hook_of_torchs_own_through_a_step_that_is_made_again(world_
         net.zero_grad(set_to_none=True)
 
 
+def test_ddp_shares_its_buffers_in_a_step_that_was_aborted_in_an_early_micro_batch(
+    world_of_one: None,
+) -> None:
+    """As a newcomer does in the first forward pass; the others would be alone with another collective."""
+    net = DistributedDataParallel(nn.BatchNorm1d(2))
+    assert net.will_sync_module_buffers()  # type: ignore[no-untyped-call]
+    with net.no_sync():  # type: ignore[no-untyped-call]
+        net(torch.ones(2, 2))
+    assert not net.will_sync_module_buffers()  # type: ignore[no-untyped-call]
+    living_modules.reset_modules([net])
+    assert net.will_sync_module_buffers()  # type: ignore[no-untyped-call]
+
+
 class Gone(dist.Work):
     """A collective whose peer has died."""
 
