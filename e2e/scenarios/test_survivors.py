@@ -29,7 +29,10 @@ pytestmark = pytest.mark.needs(Capability.STORAGE, Capability.NODE_PROCESSES)
 
 @pytest.mark.parametrize(
     "kind",
-    ["fsdp", "hsdp", "tp", "pp", "interleaved", "zero-bubble", "zero-bubble-v", "dual", "ddp", "plain"],
+    [
+        *("fsdp", "hsdp", "tp", "ddp", "plain", "compiled", "accumulated"),
+        *("pp", "interleaved", "zero-bubble", "zero-bubble-v", "dual"),
+    ],
 )
 def test_a_killed_process_costs_its_peers_neither_their_processes_nor_a_step(
     cluster: Cluster, observation: Observation, kind: str
