@@ -26,6 +26,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal, NoReturn, Protocol
 
+import torch
 import torch.distributed as dist
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
@@ -138,7 +139,8 @@ class Checkpointer:
         to_storage = self._here.job or persist_every is not None
         self._prepare_at = time.monotonic() + PREPARE_SECONDS if to_storage else math.inf
         self._pid = os.getpid()
-        self._hook = register_optimizer_step_pre_hook(self._before_step)
+        before_step = torch.compiler.disable(self._before_step)  # type: ignore[no-untyped-call]
+        self._hook = register_optimizer_step_pre_hook(before_step)
         atexit.register(self._at_exit)
         self._live: LiveState | None = None
         """State that this process kept from the previous start; None after `load`."""

@@ -80,7 +80,8 @@ class Replicas:
         self._is_whole = self._own.size == 1 and not any(map(is_distributed, parameters))
         """Whether autograd alone computes the gradients, without a reduction within the group."""
         self._watch = GradientWatch(self._buckets, self._send)
-        self._hooks = [each.register_step_pre_hook(self._before_step) for each in optimizers]
+        before_step = torch.compiler.disable(self._before_step)  # type: ignore[no-untyped-call]
+        self._hooks = [each.register_step_pre_hook(before_step) for each in optimizers]
         self._on_commit: list[OnCommit] = []
         standing = GroupStanding.at_start(start // (sync_every or 1), has_checkpoints=checkpoint is not None)
         self._at = ReplicaState(standing, sync_every, inner_steps=start if sync_every else 0)

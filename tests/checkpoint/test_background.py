@@ -120,6 +120,21 @@ def test_it_waits_for_the_copy(
     assert_whole(loaded, 1)
 
 
+@pytest.mark.real
+def test_a_compiled_step_does_not_compile_the_wait_for_the_copy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would assume each time the versions of the tensors that it saw, and compile again. It imports the
+    compiler, which takes three seconds of a core."""
+    compiled = list[bool]()
+    monkeypatch.setattr(Checkpointer, "wait", lambda _: compiled.append(torch.compiler.is_compiling()))
+    made = state(1)
+    checkpointer = Checkpointer(tmp_path / "path", made)
+    torch.compile(made["optimizer"].step, backend="eager")()
+    assert compiled == [False]
+    checkpointer.close()
+
+
 def test_a_parameter_that_changes_too_soon_tears_nothing_and_is_copied_at_once_from_then_on(
     gate: Gate, caplog: pytest.LogCaptureFixture
 ) -> None:
