@@ -97,6 +97,7 @@ def _renew_reducer(module: Any) -> None:
     if module.static_graph:
         module.reducer._set_static_graph()
         module.logger._set_static_graph()
+        module._static_graph_delay_allreduce_enqueued = False  # the first pass of a reducer reduces late
 
 
 def random_tracker() -> Any:

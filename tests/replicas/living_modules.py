@@ -209,6 +209,17 @@ def test_ddp_shares_its_buffers_in_a_step_that_was_aborted_in_an_early_micro_bat
     assert net.will_sync_module_buffers()  # type: ignore[no-untyped-call]
 
 
+def test_ddp_with_a_static_graph_reduces_late_in_a_step_that_is_made_again_as_in_its_first(
+    world_of_one: None,
+) -> None:
+    net = DistributedDataParallel(nn.Linear(2, 2), static_graph=True)
+    for _ in range(2):
+        net(torch.ones(1, 2)).sum().backward()
+        assert net._static_graph_delay_allreduce_enqueued
+        living_modules.reset_modules([net])
+        assert not net._static_graph_delay_allreduce_enqueued
+
+
 class Gone(dist.Work):
     """A collective whose peer has died."""
 
