@@ -118,6 +118,11 @@ class ElasticWorkerSpec(Model):
         list[Name], Field(max_length=256, json_schema_extra={"x-kubernetes-list-type": "set"})
     ] = Field(default_factory=list)
     """Nodes that failed or refused Pods of this slot; the Pod avoids them if it can."""
+    lost_nodes: Annotated[
+        list[Name], Field(max_length=64, json_schema_extra={"x-kubernetes-list-type": "set"})
+    ] = Field(default_factory=list)
+    """Nodes that had fallen silent with Pods of the job just before the incarnation was requested; the Pod
+    avoids them if it can."""
     excluded_domain: Annotated[str, Field(max_length=MAX_DOMAIN)] | None = None
     """Domain whose switch failed Pods of this slot; the Pod avoids it if it can."""
     faulty_nodes: Annotated[

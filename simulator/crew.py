@@ -208,7 +208,8 @@ class Crew:
             return
         self._leave_node(index)
         forbidden = {number_of(name) for name in worker.spec.faulty_nodes}
-        node = state.nodes.take_free(forbidden, {number_of(name) for name in worker.spec.excluded_nodes})
+        avoided = {number_of(name) for name in (*worker.spec.excluded_nodes, *worker.spec.lost_nodes)}
+        node = state.nodes.take_free(forbidden, avoided)
         if node is None:
             self.pending.add(index)
             self.job.put(objects.waiting(self.job.job, worker, state.at(), unschedulable=True))

@@ -177,7 +177,8 @@ def alike(worker: ElasticWorker, index: int) -> ElasticWorker:
     """Return another slot, in its first incarnation, in the same state."""
     name = f"{JOB}-{worker.spec.type}-{index}"
     metadata = worker.metadata.model_copy(update={"name": name, "uid": name})
-    nowhere: dict[str, Any] = {key: [] for key in ("excluded_nodes", "faulty_nodes", "reported_nodes")}
+    lists = ("excluded_nodes", "lost_nodes", "faulty_nodes", "reported_nodes")
+    nowhere: dict[str, Any] = {key: [] for key in lists}
     first = {"index": index, "incarnation": 1, "replaced_for": None} | nowhere
     spec = worker.spec.model_copy(update=first)
     pod = f"{name}-1"

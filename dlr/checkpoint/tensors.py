@@ -80,13 +80,20 @@ def empty_like(tensor: Tensor, dtype: torch.dtype | None = None) -> Tensor:
     Args:
         dtype: of the new tensor; None for the same.
     """
-    if not is_distributed(tensor):
+    present: Any = tensor
+    local = local_tensor(tensor)
+    # torch takes 10 ms for each shape in a new process to derive the placement, which `from_local` takes as
+    # given; but that moves to the mesh's device what is offloaded, and gives no strides to what is a view.
+    is_plain = (
+        is_distributed(tensor)
+        and local.device.type == present.device_mesh.device_type
+        and local.is_contiguous()
+        and present.is_contiguous()
+    )
+    if not is_plain:
         return torch.empty_like(tensor, dtype=dtype, requires_grad=False)
-    present: Any = tensor.detach()
-    local = torch.empty_like(present.to_local(), dtype=dtype)
-    # torch.empty_like would first derive the placement, for 10 ms for each shape in a new process.
     made: Tensor = type(present).from_local(
-        *(local, present.device_mesh, present.placements),
+        *(torch.empty_like(local, dtype=dtype), present.device_mesh, present.placements),
         run_check=False,
         shape=present.shape,
         stride=present.stride(),

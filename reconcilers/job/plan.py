@@ -34,6 +34,7 @@ from reconcilers.job.times import with_times_by_our_clock
 from reconcilers.job.workers import (
     created,
     needs_standby_update,
+    nodes_just_lost,
     relaunches_of,
     standby_updated,
     standing_by,
@@ -131,13 +132,14 @@ def completed(plan: JobPlan, look: DesiredJob, look_again_seconds: float | None 
     sizing_seconds = seconds_to_sizing(seen.job, now) if look.missing else None
     waits = look.is_held or sizing_seconds is not None or seen.workers_refused_seconds is not None
     missing = () if waits else look.missing[: min(most, seen.limit.remaining)]
+    lost_nodes = nodes_just_lost(seen.workers, now) if missing else []
     surplus = [deleted(ELASTICWORKERS, worker.metadata) for worker in look.surplus[:most]]
     is_more = len(missing) == most < len(look.missing) or len(surplus) < len(look.surplus)
     more = 0.0 if is_more else None
     plan = replace(
         plan,
         events=(*events_of_job.of_scale(look), *plan.events),
-        acts=(*created(seen.job, missing), *surplus, *plan.acts),
+        acts=(*created(seen.job, missing, lost_nodes), *surplus, *plan.acts),
         look_again_seconds=soonest(
             plan.look_again_seconds,
             look_again_seconds,

@@ -11,7 +11,7 @@ from controller.wording import counted
 from crds import names
 from crds.agent_report import AgentState
 from crds.elasticjob import ElasticJob
-from crds.elasticworker import ElasticWorker, ExitClass, WorkerPhase
+from crds.elasticworker import ElasticWorker, WorkerPhase
 from crds.failure_policy import FailureAction
 from crds.phases import JobPhase, RendezvousPhase
 from crds.rendezvous import Rendezvous
@@ -22,7 +22,7 @@ from reconcilers.goodput.goodput import NOT_YET_TRAINING
 from reconcilers.job.times import TOLERANCE
 from reconcilers.look import DesiredJob
 from reconcilers.observed.containers import CRASH_LOOP
-from reconcilers.observed.ending import NODE_DELETED
+from reconcilers.observed.ending import NODE_DELETED, OF_SILENT_NODES
 from reconcilers.observed.slots import Slot, all_present_slots, present_slots
 from reconcilers.observed.start import RUNS_BEFORE
 from reconcilers.observed.worker_state import (
@@ -48,8 +48,9 @@ SPARE_POD_SECONDS = 2.0
 """Longest delay of a Pod that a complete world does not need, while that world starts."""
 MAX_EXCLUDED_NODES = 16
 LOST_NODE_SECONDS = 60.0
-"""Time for which all new Pods of the job avoid a node that one was lost with. Kubernetes itself calls a
-silent node not ready after 40 or 50 s; until then its scheduler takes it for one that has room."""
+"""Time for which all new Pods of the job avoid a node that fell silent with one. Kubernetes itself calls it
+not ready after 40 or 50 s; until then its scheduler takes it for one that has room."""
+MAX_LOST_NODES = 64
 MAX_FAULTY_NODES = 256
 
 CLEARED = "a node that its Pod must keep off is not faulty any more"
@@ -95,7 +96,6 @@ def plan_relaunches(
     renewed: Mapping[str, str] | None = None,
     avoiding: Collection[str] = (),
     spare_pod_wait_seconds: float = 0.0,
-    lost_nodes: Sequence[str] = (),
 ) -> RelaunchPlan:
     """Plan new Pods for slots whose Pod has ended, or is on a node that was found faulty.
 
@@ -103,7 +103,6 @@ def plan_relaunches(
         renewed: workers that get a new Pod for another reason, by uid, with the reason.
         avoiding: uids of those among them that avoid their last node.
         spare_pod_wait_seconds: wait for a new Pod of a slot that this or the next world does not need.
-        lost_nodes: nodes that Pods of any slot were just lost with.
     """
     due, waits = [], []
     stands = rendezvous.phase is not RendezvousPhase.REFORMING
@@ -121,7 +120,7 @@ def plan_relaunches(
             waits.append(wait)
         else:
             reported = standing.reported_nodes[-MAX_FAULTY_NODES:]
-            excluded, faulty_nodes = _excluded(worker, avoiding, lost_nodes), _faulty(worker, standing)
+            excluded, faulty_nodes = _excluded(worker, avoiding), _faulty(worker, standing)
             due.append(Relaunch(worker, excluded, faulty_nodes, reported, reason))
     return RelaunchPlan(tuple(due), min(waits, default=None))
 
@@ -150,22 +149,8 @@ def _remaining(seconds: float, since: datetime, now: datetime) -> float:
     return 0.0 if since > now + TOLERANCE else seconds - (now - since).total_seconds()
 
 
-def nodes_just_lost(workers: Iterable[ElasticWorker], now: datetime) -> list[str]:
-    """Return the nodes that Pods were lost with in the last `LOST_NODE_SECONDS`."""
-    ends = (worker.status.last_exit for worker in workers)
-    lost = (
-        end.node_name
-        for end in ends
-        if end is not None
-        and end.exit_class is ExitClass.NODE_LOST
-        and end.reason != NODE_DELETED
-        and _remaining(LOST_NODE_SECONDS, end.time, now) > 0
-    )
-    return list(dict.fromkeys(filter(None, lost)))
-
-
-def _excluded(worker: ElasticWorker, avoiding: Collection[str], lost_nodes: Sequence[str]) -> tuple[str, ...]:
-    nodes, end = [*worker.spec.excluded_nodes, *lost_nodes[-MAX_EXCLUDED_NODES:]], worker.status.last_exit
+def _excluded(worker: ElasticWorker, avoiding: Collection[str]) -> tuple[str, ...]:
+    nodes, end = list(worker.spec.excluded_nodes), worker.status.last_exit
     failed = worker.status.node_name if worker.metadata.uid in avoiding else None
     if end is not None and end.reason == NODE_DELETED:  # a new node of its name is another machine
         nodes = [node for node in nodes if node != end.node_name]
@@ -173,7 +158,20 @@ def _excluded(worker: ElasticWorker, avoiding: Collection[str], lost_nodes: Sequ
         failed = failed or end.node_name
     if failed:
         nodes = [node for node in nodes if node != failed] + [failed]
-    return tuple(dict.fromkeys(reversed(nodes)))[:MAX_EXCLUDED_NODES][::-1]
+    return tuple(nodes[-MAX_EXCLUDED_NODES:])
+
+
+def nodes_just_lost(workers: Iterable[ElasticWorker], now: datetime) -> list[str]:
+    """Return the nodes that fell silent with Pods in the last `LOST_NODE_SECONDS`, up to `MAX_LOST_NODES`."""
+    ends = (worker.status.last_exit for worker in workers)
+    lost = (
+        end.node_name
+        for end in ends
+        if end is not None
+        and end.reason in OF_SILENT_NODES
+        and _remaining(LOST_NODE_SECONDS, end.time, now) > 0
+    )
+    return list(dict.fromkeys(filter(None, lost)))[:MAX_LOST_NODES]
 
 
 def _faulty(worker: ElasticWorker, standing: Standing) -> tuple[str, ...]:
@@ -261,12 +259,10 @@ def relaunches_of(
         if worker.metadata.uid not in look.exhausted_workers and slot_of(worker) not in lost
     ]
     wait_seconds = spare_pod_wait_seconds(look, world, bounds, ready)
-    lost_nodes = nodes_just_lost(look.workers, look.now) if wanted else []
-    plan = plan_relaunches(
-        wanted, world, look.now, look.standing, renewed, avoiding, wait_seconds, lost_nodes
-    )
+    plan = plan_relaunches(wanted, world, look.now, look.standing, renewed, avoiding, wait_seconds)
     room = MemoryRoom(job, look.workers, look.seen.nodes)
-    acts = [relaunched(r, room, renewals.get(r.worker.metadata.uid)) for r in plan.relaunches]
+    lost_nodes = nodes_just_lost(look.workers, look.now) if plan.relaunches else []
+    acts = [relaunched(r, room, renewals.get(r.worker.metadata.uid), lost_nodes) for r in plan.relaunches]
     waits = [plan.look_again_seconds, CLEARED_LOOK_SECONDS if kept_off else None, hindered_in, refused_in]
     return acts, min((wait for wait in waits if wait is not None), default=None)
 
@@ -300,14 +296,19 @@ def spare_pod_wait_seconds(look: DesiredJob, world: Rendezvous, bounds: Bounds, 
     return 0.0 if trains else max(SPARE_POD_SECONDS - look.seen.round_age_seconds, 0.0)
 
 
-def created(job: ElasticJob, missing: Collection[Slot]) -> Iterator[Act]:
+def created(job: ElasticJob, missing: Collection[Slot], lost_nodes: Sequence[str] = ()) -> Iterator[Act]:
     """Yield the creation of workers for these slots. If the published world has the slot, its new worker gets
-    a later incarnation; otherwise its agent would leave, as one that was replaced."""
+    a later incarnation; otherwise its agent would leave, as one that was replaced.
+
+    Args:
+        lost_nodes: nodes that were just lost.
+    """
     before = job.status.world.incarnation_by_index() if missing else {}
     event = Event("Normal", "WorkersCreated", f"created {counted(len(missing), 'worker')}")
     for number, (type_, index) in enumerate(missing, start=1):
         last = before.get(index, 0) if type_ == names.WORKER else 0
         worker = new_worker(job, type_, index, last + 1)
+        worker["spec"] |= {"lostNodes": list(lost_nodes)} if lost_nodes else {}
         yield create(ELASTICWORKERS, worker, *[event] * (number == len(missing)))
 
 
@@ -319,16 +320,23 @@ def standby_updated(worker: ElasticWorker, standing: Collection[int]) -> Act:
     )
 
 
-def relaunched(relaunch: Relaunch, room: MemoryRoom, renewal: Renewal | None = None) -> Act:
+def relaunched(
+    relaunch: Relaunch,
+    room: MemoryRoom,
+    renewal: Renewal | None = None,
+    lost_nodes: Sequence[str] = (),
+) -> Act:
     """Return the write of a slot's next incarnation, which fails if the slot has changed since it was read.
 
     Args:
         renewal: the renewal, if processes failed whose Pod lives.
+        lost_nodes: nodes that were just lost.
     """
     worker, metadata = relaunch.worker, relaunch.worker.metadata
     spec: Object = {
         "incarnation": worker.spec.incarnation + 1,
         "excludedNodes": list(relaunch.excluded_nodes),
+        "lostNodes": list(lost_nodes),
         "faultyNodes": list(relaunch.faulty_nodes),
         "reportedNodes": list(relaunch.reported_nodes),
         "replacedFor": renewal.exit_class.value if renewal else None,

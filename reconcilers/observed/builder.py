@@ -219,7 +219,7 @@ def pod_of(worker: ElasticWorker, template: Object, environment: ContainerEnviro
     if not service_account(spec):
         spec["serviceAccountName"] = environment.account
         give_token_to_agent(spec)
-    rather_not_on(spec, worker.spec.excluded_nodes)
+    rather_not_on(spec, dict.fromkeys((*worker.spec.excluded_nodes, *worker.spec.lost_nodes)))
     if home := last_good_node(worker):
         rather_on(spec, home)
     never_on(spec, dict.fromkeys((*worker.spec.faulty_nodes, *worker.spec.reported_nodes)))
@@ -331,7 +331,8 @@ def last_good_node(worker: ElasticWorker) -> str:
     """Return the node of the slot's last Pod; empty without one, or if the worker avoids that node."""
     earlier = [life for life in worker.status.history if life.incarnation < worker.spec.incarnation]
     node = next((life.node_name for life in reversed(earlier) if life.node_name), "")
-    blamed = {*worker.spec.excluded_nodes, *worker.spec.faulty_nodes, *worker.spec.reported_nodes}
+    spec = worker.spec
+    blamed = {*spec.excluded_nodes, *spec.lost_nodes, *spec.faulty_nodes, *spec.reported_nodes}
     return "" if node in blamed else node
 
 

@@ -47,6 +47,9 @@ PROCESS_FAILED = "ProcessFailed"
 LEFT_EARLY = "LeftEarly"
 """Reason of the end of a training container with exit code 0 whose agent has not reported success."""
 
+UNREACHABLE, HEARTBEAT_LOST = "Unreachable", "HeartbeatLost"
+OF_SILENT_NODES = (UNREACHABLE, HEARTBEAT_LOST)
+"""Reasons of ends with a node that Kubernetes may still call ready."""
 NODE_DELETED = "NodeDeleted"
 """Reason of the end of a Pod whose Node was deleted. A new Node of the same name is another machine."""
 WAS_DELETED = " was deleted"
@@ -171,13 +174,11 @@ def _reported_success(seen: Situation) -> bool:
 
 def _of_silence(pod_name: str, silence: Silence) -> PodEnd:
     if silence.verdict is SilenceVerdict.UNREACHABLE:
-        return PodEnd(
-            ExitClass.NODE_LOST, "Unreachable", message=f"{pod_name} does not answer: {silence.node}"
-        )
+        return PodEnd(ExitClass.NODE_LOST, UNREACHABLE, message=f"{pod_name} does not answer: {silence.node}")
     unheard = f"no heartbeat from {pod_name} for {silence.seconds:.0f} s"
     if silence.verdict is SilenceVerdict.NODE_LOST:
         message = f"{unheard}, and {silence.node}"
-        return PodEnd(ExitClass.NODE_LOST, "HeartbeatLost", message=message)
+        return PodEnd(ExitClass.NODE_LOST, HEARTBEAT_LOST, message=message)
     message = f"{unheard}, although {silence.node}: its agent is stuck"
     return PodEnd(ExitClass.UNKNOWN, "AgentSilent", message=message)
 

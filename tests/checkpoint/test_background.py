@@ -16,7 +16,8 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import fully_shard
-from torch.distributed.tensor import distribute_tensor
+from torch.distributed.tensor import DTensor, Shard, distribute_tensor
+from torch.distributed.tensor._dtensor_spec import DTensorSpec, TensorMeta
 from torch.distributed.tensor.parallel import ColwiseParallel, parallelize_module
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
@@ -193,6 +194,22 @@ def test_a_part_of_a_dtensor_that_is_not_what_its_placements_say_is_refused() ->
             elsewhere = distribute_tensor(torch.ones(shape), DeviceMesh("cpu", [0, 1, 2]))
             with pytest.raises(ValueError, match="x is a DTensor whose mesh is without this rank"):
                 Layout(capture({"x": elsewhere}))
+    finally:
+        dist.destroy_process_group()
+
+
+def test_an_empty_dtensor_is_where_its_model_is_and_dense() -> None:
+    """An offloaded parameter is on the CPU although its mesh is of GPUs; an expanded one repeats elements."""
+    dist.init_process_group("fake", rank=1, world_size=2, store=FakeStore())
+    try:
+        of_gpus = DeviceMesh("cuda", [0, 1], _init_backend=False)
+        spec: Any = DTensorSpec(of_gpus, (Shard(0),), TensorMeta(torch.Size((8, 4)), (4, 1), torch.float32))
+        offloaded: Any = DTensor(torch.ones(4, 4), spec, requires_grad=False)
+        assert empty_like(offloaded, torch.bfloat16).device.type == "cpu"
+        mesh = init_device_mesh("cpu", (2,))
+        expanded = distribute_tensor(torch.ones(8, 1), mesh, [Shard(0)]).expand(8, 4)
+        assert empty_like(expanded).stride() == (4, 1)
+        assert empty_like(torch.ones(2, requires_grad=True)).requires_grad is False
     finally:
         dist.destroy_process_group()
 

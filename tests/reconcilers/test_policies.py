@@ -15,7 +15,8 @@ from reconcilers.job import status as job_status
 from reconcilers.job.workers import (
     LOST_NODE_SECONDS,
     MAX_DELAY_SECONDS,
-    MAX_EXCLUDED_NODES,
+    MAX_LOST_NODES,
+    created,
     delay_seconds,
     nodes_just_lost,
     plan_relaunches,
@@ -56,28 +57,29 @@ def test_node_that_is_lost_or_refuses_pods_is_avoided_and_a_users_error_is_not_i
     assert [r.excluded_nodes for r in plan.relaunches] == [("node-0",), ("node-0",), ()]
 
 
-def lost_with(node: str, index: int = 0, phase: WorkerPhase = WorkerPhase.RUNNING, **fields: Any) -> Any:
-    end = ended(index, "NodeLost").status.last_exit.to_wire() | {"nodeName": node} | fields
-    return worker(index, phase, lastExit=end)
+def lost_with(node: str, index: int = 0, reason: str = "Unreachable", **status: Any) -> Any:
+    end = ended(index, "NodeLost").status.last_exit.to_wire() | {"nodeName": node, "reason": reason}
+    return worker(index, lastExit=end, **status)
 
 
 def test_all_new_pods_avoid_a_node_that_kubernetes_does_not_call_lost_yet() -> None:
-    elsewhere, own = lost_with("node-0"), lost_with("node-1", 1, WorkerPhase.FAILED)
-    lost = nodes_just_lost([elsewhere, own, worker(2)], later(20))
-    assert lost == ["node-0", "node-1"]
-    plan = plan_relaunches([own, ended(2)], Rendezvous(), later(20), lost_nodes=lost)
-    assert [r.excluded_nodes for r in plan.relaunches] == [("node-0", "node-1")] * 2
-    assert not nodes_just_lost([elsewhere], later(LOST_NODE_SECONDS))
-    assert not nodes_just_lost([lost_with("node-0", reason=NODE_DELETED), ended(1)], later(1))
+    workers = [lost_with("node-1"), lost_with("node-0", 1, "HeartbeatLost"), worker(2)]
+    assert nodes_just_lost(workers, later(20)) == ["node-1", "node-0"]
+    assert not nodes_just_lost(workers, later(LOST_NODE_SECONDS))
+    known = [lost_with("node-0", reason=reason) for reason in (NODE_DELETED, "NodeLost", "Unknown")]
+    assert not nodes_just_lost([*known, ended(1)], later(1))
+    rack = [lost_with(f"node-{number}", number) for number in range(2 * MAX_LOST_NODES)]
+    assert len(nodes_just_lost(rack, NOW)) == MAX_LOST_NODES
 
 
-def test_a_slot_avoids_its_own_last_node_first_of_all_that_are_lost() -> None:
-    many = [f"lost-{number}" for number in range(2 * MAX_EXCLUDED_NODES)]
-    own = lost_with("node-1", 1, WorkerPhase.FAILED)
-    avoiding = own.spec.model_copy(update={"excluded_nodes": ["node-2", "lost-31"]})
-    own = own.model_copy(update={"spec": avoiding})
-    excluded = plan_relaunches([own], Rendezvous(), NOW, lost_nodes=many).relaunches[0].excluded_nodes
-    assert len(excluded) == len(set(excluded)) == MAX_EXCLUDED_NODES and excluded[-1] == "node-1"
+def test_lost_nodes_are_those_of_one_incarnation() -> None:
+    (relaunch,) = plan_relaunches([ended()], Rendezvous(), NOW).relaunches
+    room = MemoryRoom(job(), [], [])
+    for lost_nodes in (["node-1"], []):
+        spec = relaunched(relaunch, room, lost_nodes=lost_nodes).body["spec"]
+        assert (spec["lostNodes"], spec["excludedNodes"]) == (lost_nodes, [])
+    (act,) = created(job(), [("worker", 3)], ["node-1"])
+    assert act.body["spec"]["lostNodes"] == ["node-1"]
 
 
 def test_a_machine_that_comes_back_by_the_name_of_a_deleted_node_is_not_avoided() -> None:
