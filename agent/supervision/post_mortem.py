@@ -237,17 +237,18 @@ class PostMortem:
         if error_file.is_file():
             is_of_a_peer = follows_from_a_peer(read_tail(error_file, RAISED_BYTES))
             return Raised.NONE if is_of_a_peer else Raised.UNCAUGHT
-        stderr = Path(logs.stderrs.get(local_rank) or "/nonexistent")
-        if not stderr.is_file() or time.time() - stderr.stat().st_mtime > JUST_NOW_SECONDS:
+        stderr, end = Path(logs.stderrs.get(local_rank) or "/nonexistent"), self._files.script_end(local_rank)
+        has_raised = end is not None and end.raised
+        if not stderr.is_file():
+            return Raised.NONE
+        if not has_raised and time.time() - stderr.stat().st_mtime > JUST_NOW_SECONDS:
             return Raised.NONE
         log = read_tail(stderr, RAISED_BYTES)
         text = last_traceback(log)
         if not text or follows_from_a_peer(text):
             return Raised.NONE
         printed_by_hook = log.rpartition(TRACEBACK)[0].rpartition("\n")[2].startswith(EXCEPTHOOK_PREFIX)
-        end = self._files.script_end(local_rank)
-        is_uncaught = printed_by_hook or (end is not None and end.raised)
-        return Raised.UNCAUGHT if is_uncaught else Raised.UNKNOWN
+        return Raised.UNCAUGHT if printed_by_hook or has_raised else Raised.UNKNOWN
 
 
 def _with_own_hang(failure: LocalFailure, log: str) -> LocalFailure:

@@ -116,6 +116,15 @@ def test_whose_script_has_just_ended_is_given_the_time_to_end(left: Round) -> No
     assert (failure.rank, failure.exit_code) == (5, 3)
 
 
+def test_a_script_that_raised_is_reported_however_long_its_process_takes_to_end(left: Round) -> None:
+    """It has closed its connections, and its peers and their reports were faster than this agent."""
+    left.stderr(1, OWN, seconds_ago=60)
+    left.ends[1] = ScriptEnd(1, True, time.monotonic() - 60.0)
+    processes, failed = left.last({0: None, 1: None})
+    assert processes.waited_for == {1}
+    assert [each.local_rank for each in failed] == [1]
+
+
 def test_death_of_a_peer_is_not_waited_for(left: Round) -> None:
     left.stderr(1, PEERS)
     processes, failed = left.last({0: 0, 1: None, 2: None}, {1: 1})
