@@ -69,9 +69,10 @@ def check_script(script: str, *, is_program: bool) -> None:
     Raises:
         ValueError: it is not there, or may not be run.
     """
-    if is_program and shutil.which(script) is None:
-        raise ValueError(f"no program {script} can be run in {Path.cwd()} or from PATH: correct its path")
-    if not (is_program or script == "-" or (script and Path(script).exists())):
+    if is_program:
+        if shutil.which(script) is None:
+            raise ValueError(f"no program {script} can be run in {Path.cwd()} or from PATH: correct its path")
+    elif script != "-" and not (script and Path(script).exists()):
         raise ValueError(
             f"there is no script {Path(script).absolute()}: correct its path, or use -m for a module"
         )

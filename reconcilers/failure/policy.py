@@ -119,7 +119,7 @@ def assess(
     breaks: Sequence[Break],
     now: datetime,
     *,
-    nodes: Collection[Mapping[str, Any]] = (),
+    nodes: Collection[Mapping[str, Any]],
     is_asked: bool = True,
     are_tested: bool = False,
 ) -> Assessment:

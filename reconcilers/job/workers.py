@@ -308,7 +308,8 @@ def created(job: ElasticJob, missing: Collection[Slot], lost_nodes: Sequence[str
     for number, (type_, index) in enumerate(missing, start=1):
         last = before.get(index, 0) if type_ == names.WORKER else 0
         worker = new_worker(job, type_, index, last + 1)
-        worker["spec"] |= {"lostNodes": list(lost_nodes)} if lost_nodes else {}
+        if lost_nodes:
+            worker["spec"]["lostNodes"] = list(lost_nodes)
         yield create(ELASTICWORKERS, worker, *[event] * (number == len(missing)))
 
 

@@ -58,7 +58,7 @@ def _train(look: DesiredJob) -> JobPlan:
     """The plan for a running job: its cluster, and the consequences of failures."""
     look = with_standing(look, spare_workers(look.job, look.workers))
     job, workers = look.job, look.workers
-    failures = assess(job, workers, look.spare, (), look.now)
+    failures = assess(job, workers, look.spare, (), look.now, nodes=look.seen.nodes)
     if (failed := plan_failure(look, failures)) is not None:
         return failed
     roll = Roll() if look.is_refused else roll_without_world(job, workers, look.fresh)

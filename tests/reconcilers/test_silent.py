@@ -106,7 +106,8 @@ def test_a_failure_is_recorded_by_the_controllers_clock() -> None:
     ahead = failing(0, seconds=1_200)
     broken = Break(0, "worker 0 failed", ahead.status.agent)
     world = {"round": 1, "phase": "Formed", "members": "0-1", "worldSize": 2}
-    found = assess(job(status={"rendezvous": world}), Workers([ahead, trains(1)]), {}, [broken], NOW)
+    of = job(status={"rendezvous": world})
+    found = assess(of, Workers([ahead, trains(1)]), {}, [broken], NOW, nodes=())
     assert found.count.last_failure is not None and found.count.last_failure.time == NOW
 
 
